@@ -13,7 +13,8 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 # The tests start hundreds of processes, which load compiled modules if those may be written.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo chat test test-all test-cluster test-others chaos check deploy-tools deploy-servers local-cluster peers \
+.PHONY: help setup demo chat test test-all test-cluster test-others chaos search check deploy-tools client-suites \
+	pin-images deploy-servers local-cluster peers \
 	pages docs format record release-files release-check lock clean
 
 help: ## list the targets
@@ -43,6 +44,9 @@ chaos: $(READY) ## break everything at once and check what callers were promised
 	$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),10) --seed $(or $(SEED),1) \
 		--server $(or $(SERVER),development)
 
+search: $(READY) ## compare the contexts of random sessions with those of their complete threads (STEPS=100000 SEED=1)
+	$(BIN)/python -m tests.support.rolled_sessions --steps $(or $(STEPS),100000) --seed $(or $(SEED),1)
+
 check: $(READY) ## run ruff, mypy and pyright, and check the pages: what is generated, and all links
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -58,6 +62,17 @@ $(VENV)/deploy/.ready: constraints/deploy.txt $(READY)
 	$(VENV)/deploy/bin/python -m pip --disable-pip-version-check install --require-hashes --only-binary :all: \
 		-r constraints/deploy.txt
 	@touch $@
+
+client-suites: $(VENV)/clients/.ready ## install the suites and clients of others, whose tests are skipped without them
+
+$(VENV)/clients/.ready: constraints/clients.txt $(READY)
+	$(PYTHON) -m venv $(VENV)/clients
+	$(VENV)/clients/bin/python -m pip --disable-pip-version-check install --require-hashes --only-binary :all: \
+		-r constraints/clients.txt
+	@touch $@
+
+pin-images: $(READY) ## ask the registries for the digests of the images in deploy/, and write them (needs a network)
+	$(BIN)/python -m deploy.pin_images
 
 deploy-servers: $(READY) ## build Temporal's server and SeaweedFS from source, and install PostgreSQL (needs Go)
 	$(BIN)/python -m deploy.servers.programs
@@ -115,8 +130,11 @@ lock: ## update constraints/*.txt (UPGRADE=1 moves to the newest versions)
 	$(VENV)/lock/bin/python -m pip install --quiet uv
 	$(LOCK) --extra dev pyproject.toml constraints/build.in --output-file constraints/dev.txt
 	$(LOCK) --extra worker pyproject.toml --constraints constraints/dev.txt --output-file constraints/worker.txt
+	$(LOCK) --extra serve --extra encryption pyproject.toml --constraints constraints/dev.txt \
+		--output-file constraints/serve.txt
 	$(LOCK) --no-deps constraints/model.in --output-file constraints/model.txt
 	$(LOCK) constraints/deploy.in --output-file constraints/deploy.txt
+	$(LOCK) constraints/clients.in --output-file constraints/clients.txt
 	$(LOCK) constraints/bench.in --constraints constraints/dev.txt --output-file constraints/bench.txt
 	set -e; for peer in $(PEERS); do $(LOCK) constraints/peers/$$peer.in --output-file constraints/peers/$$peer.txt; done
 

@@ -21,11 +21,13 @@ from clew.contract import TASK_QUEUE
 from clew.local import TemporalServer, scripted_model, temporal_server
 from clew.local.scripted import Script
 from clew_activities.archive import Store
+from clew_activities.tools.mcp import connection
 from tests.support.cluster import find_cluster
 from tests.support.examples import register_profiles
 from tests.support.rolling import QUICK_ROLLOVERS
 from tests.support.stack import Stack, serve
 from tests.support.versions import QUICK_DRAINS
+from tests.support.waiting import PATIENCE_SECONDS
 
 TASK_SECONDS = 2
 """Most seconds of computing in a workflow task: the SDK's own limit of a task's time."""
@@ -64,6 +66,12 @@ def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, py
     if call.excinfo is not None and str(call.excinfo.value).startswith("Timeout (>"):
         report.sections.append(("Tasks that wait", describe_tasks()))
     return report
+
+
+@pytest.fixture
+def patient_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give MCP servers the time to start that a busy machine needs."""
+    monkeypatch.setattr(connection, "CONNECT_SECONDS", PATIENCE_SECONDS)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -148,7 +148,7 @@ def test_what_a_page_tells_people_to_install_can_be_installed(
     environ = {**make_plain_environment(), "PATH": f"{new_environment}:{os.environ['PATH']}"}
     # As typed, but nothing is downloaded: the fixture `installed` installs all of it.
     without_download = 'pip() { command pip "$@" --dry-run --no-deps; }'
-    typed = run("bash", "-c", f"{without_download}; {command}", cwd=folder, env=environ)
+    typed = run("bash", "-c", f"{without_download}; {command}", cwd=folder, env=environ, timeout=300)
     assert typed.returncode == 0, typed.stderr
     assert "Would install" in typed.stdout
     assert "does not provide the extra" not in typed.stdout + typed.stderr

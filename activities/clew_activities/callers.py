@@ -29,6 +29,7 @@ from clew_workflows.contract.calls import (
     SubmitInputCall,
 )
 from clew_workflows.contract.errors import Closed, InvalidInput, NotFound
+from clew_workflows.contract.invalid import describe_unknown_field
 
 T = TypeVar("T")
 
@@ -131,8 +132,9 @@ async def _reach_session(call: SessionCall, config: dict[str, Any]) -> Session:
     Raises:
         Refusal: The configuration is not valid, or the session cannot be opened.
     """
-    if unknown := sorted(config.keys() - SessionConfig.model_fields.keys()):
-        raise InvalidInput(f"config: there is no field {unknown[0]!r}")
+    fields = SessionConfig.model_fields
+    if unknown := sorted(config.keys() - fields.keys()):
+        raise InvalidInput(f"config.{unknown[0]}: {describe_unknown_field(unknown[0], fields)}")
     return await _connect(call).open(call.session_id, **config)
 
 

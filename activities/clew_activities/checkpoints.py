@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from temporalio import activity
+from temporalio.client import WorkflowExecutionDescription
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -44,8 +45,8 @@ from clew_workflows.contract.content import iterate_blobs
 from clew_workflows.contract.errors import (
     ArchiveUnavailable,
     CheckpointUnavailable,
-    InvalidInput,
     NewerVersion,
+    RequestReused,
     TokenExpired,
     TokenForeign,
     TokenKey,
@@ -55,6 +56,7 @@ from clew_workflows.contract.errors import (
     TokenSignature,
     TokenVersion,
 )
+from clew_workflows.contract.names import DELETED_WORKFLOW
 from clew_workflows.contract.outputs import OperationReceipt
 from clew_workflows.contract.payloads import OperationPayload
 from clew_workflows.contract.policy import resolve
@@ -191,7 +193,7 @@ class CheckpointActivities:
         """
         async with send_heartbeats(), translate_archive_errors(damage_is_final=True):
             payload = verify_token(request.token, self._keys, self._namespace, None)
-            if await self._find_restored(request, payload) in ("no", "other"):
+            if await self._find_restored(request, payload) in ("no", "other", "deleted"):
                 raise _make_refusal(request.session_id)
             for operation in list_restore_operations(payload, make_op_id(request.token)):
                 await _apply_operation(request.session_id, operation)
@@ -199,7 +201,7 @@ class CheckpointActivities:
 
     async def _find_restored(
         self, request: OpenCheckpoint, payload: Mapping[str, Any]
-    ) -> Literal["no", "begun", "done", "other"]:
+    ) -> Literal["no", "begun", "done", "deleted", "other"]:
         """Find how far a session was restored from a token. `other`: it is another session."""
         op_id = make_op_id(request.token)
         last_id = list_restore_operations(payload, op_id)[-1]["op_id"]
@@ -210,9 +212,12 @@ class CheckpointActivities:
                 is_own = entry.refs.get("session_id") == request.session_id
                 if is_own and entry.read(OperationPayload).op_id == last_id:
                     return "done"
-        if await _was_started_for(request.session_id, op_id):
+        newest = await _describe(request.session_id)
+        if newest and await _was_started_for(newest, op_id):
             return "begun"
-        return "other" if location else "no"
+        if location:
+            return "other"
+        return "deleted" if newest and newest.workflow_type == DELETED_WORKFLOW else "no"
 
     async def _copy_blobs(self, payload: dict[str, Any], session_id: str) -> None:
         """Copy the blobs that a checkpoint's context names from its session's archive to that of a new session.
@@ -353,22 +358,23 @@ async def read_config(
     return dict(payload["config"])
 
 
-async def _was_started_for(session_id: str, op_id: str) -> bool:
+async def _was_started_for(newest: WorkflowExecutionDescription, op_id: str) -> bool:
     """Whether a session that was not interrupted was started to be restored by that operation."""
-    client = activity.client()
+    if newest.workflow_type != WORKFLOW_TYPE or newest.status in INTERRUPTED:
+        return False
+    # A rollover does not keep the memo field.
+    first_id = newest.raw_description.workflow_execution_info.first_run_id
+    first = await _describe(newest.id, first_id) if first_id and first_id != newest.run_id else newest
+    return bool(first and (await first.memo()).get(RESTORE_MEMO) == op_id)
+
+
+async def _describe(session_id: str, run_id: str | None = None) -> WorkflowExecutionDescription | None:
     try:
-        first = newest = await client.get_workflow_handle(session_id).describe()
-        if newest.workflow_type != WORKFLOW_TYPE or newest.status in INTERRUPTED:
-            return False
-        # A rollover does not keep the memo field.
-        first_id = newest.raw_description.workflow_execution_info.first_run_id
-        if first_id and first_id != newest.run_id:
-            first = await client.get_workflow_handle(session_id, run_id=first_id).describe()
+        return await activity.client().get_workflow_handle(session_id, run_id=run_id).describe()
     except RPCError as error:
         if error.status != RPCStatusCode.NOT_FOUND:
             raise
-        return False
-    return bool((await first.memo()).get(RESTORE_MEMO) == op_id)
+        return None
 
 
 async def _apply_operation(session_id: str, operation: dict[str, Any]) -> None:
@@ -379,5 +385,5 @@ async def _apply_operation(session_id: str, operation: dict[str, Any]) -> None:
         raise ApplicationError(error.message, type=error.type) from error
 
 
-def _make_refusal(session_id: str) -> InvalidInput:
-    return InvalidInput(f"session_id: a session {session_id!r} exists already: restore under another id")
+def _make_refusal(session_id: str) -> RequestReused:
+    return RequestReused(f"session_id: a session {session_id!r} exists already: restore under another id")

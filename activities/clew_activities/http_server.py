@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -12,7 +13,7 @@ from typing import Protocol
 import h11
 
 MAX_CONNECTIONS = 64
-"""Connections that are served at the same time. Others are closed at once."""
+"""Connections that are served at the same time. A new one takes the place of one that waits for its client."""
 REQUEST_SECONDS = 20.0
 """Seconds within which a request must have come and been answered, and an idle connection must send the next one."""
 LINGER_SECONDS = 2.0
@@ -74,19 +75,21 @@ async def serve_http(service: Service, host: str, port: int) -> AsyncIterator[in
     Raises:
         OSError: The address cannot be used.
     """
-    connections: set[asyncio.Task[None]] = set()
+    # In the order in which they have come.
+    connections: dict[asyncio.Task[None], _Connection] = {}
 
     async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        connections.add(task)
+        connections[task] = connection = _Connection(service, reader, writer)
         try:
-            # Only the end of the context cancels it. Python 3.11 would report a cancelled task as an error.
+            # The end of the context cancels it, or a later connection. Python 3.11 would report that as an error.
             with suppress(asyncio.CancelledError):
-                if len(connections) <= MAX_CONNECTIONS:
-                    await _Connection(service, reader, writer).serve()
+                if len(connections) > MAX_CONNECTIONS:
+                    _make_room(connections)
+                await connection.serve()
         finally:
-            connections.discard(task)
+            connections.pop(task, None)
             writer.close()
 
     server = await asyncio.start_server(connect, host, port, limit=_READ_BYTES)
@@ -99,12 +102,37 @@ async def serve_http(service: Service, host: str, port: int) -> AsyncIterator[in
         await asyncio.gather(*connections, return_exceptions=True)
 
 
+def _make_room(connections: dict[asyncio.Task[None], _Connection]) -> None:
+    """Close the oldest connection that waits for its client, of the address that has the most of them.
+
+    If all requests are being answered, the newest connection is the one that waits.
+    """
+    waiting = {task: connection.address for task, connection in connections.items() if connection.waits}
+    counts = Counter(waiting.values())
+    task = max(waiting, key=lambda task: counts[waiting[task]])
+    del connections[task]
+    task.cancel()
+
+
 class _Connection:
+    """A connection.
+
+    Attributes:
+        waits: It waits for its client: the request has not come completely.
+    """
+
     def __init__(self, service: Service, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.waits = True
         self._service = service
         self._reader = reader
         self._writer = writer
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEADER_BYTES)
+
+    @property
+    def address(self) -> str:
+        """The address of the client."""
+        peer = self._writer.get_extra_info("peername")
+        return str(peer[0]) if peer else ""
 
     async def serve(self) -> None:
         """Answer the requests of the connection, one after another."""
@@ -154,7 +182,13 @@ class _Connection:
                 self._http.next_event()
                 return admitted
             body = await self._read_body(admitted, headers.get("content-length", "0"))
-            return None if body is None else await self._service.answer(replace(request, body=body))
+            if body is None:
+                return None
+            self.waits = False
+            try:
+                return await self._service.answer(replace(request, body=body))
+            finally:
+                self.waits = True
         except (h11.RemoteProtocolError, TimeoutError, ConnectionError):
             raise
         except Exception as error:

@@ -1,4 +1,4 @@
-"""Import the modules of the user: tools, agents, hooks and providers."""
+"""Import the modules of the user: tools, agents, hooks, providers and extensions."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import importlib
 import os
 import sysconfig
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import TypeVar
 
 import clew
 
 T = TypeVar("T")
+EXTENSIONS_VARIABLE = "CLEW_EXTENSIONS"
 
 
 class NotImportable(Exception):
@@ -30,6 +31,21 @@ def import_user_module(name: str) -> ModuleType:
     # A script that exits when imported would end the worker without a message.
     except (Exception, SystemExit) as error:
         raise NotImportable(_describe_error(error)) from error
+
+
+def import_extensions(environ: Mapping[str, str]) -> None:
+    """Import the modules that `CLEW_EXTENSIONS` names, separated by commas: they register projectors and encodings.
+
+    Workers do so before anything else, and so does each program that builds contexts or replays histories offline.
+
+    Raises:
+        ValueError: A module cannot be imported. The message names it and says why.
+    """
+    for name in filter(None, map(str.strip, environ.get(EXTENSIONS_VARIABLE, "").split(","))):
+        try:
+            import_user_module(name)
+        except NotImportable as error:
+            raise ValueError(f"{EXTENSIONS_VARIABLE}: the module {name!r} cannot be imported: {error}") from error
 
 
 def load_defined(modules: Iterable[str], kind: type[T], noun: str, hint: str, unusable: type[Exception]) -> list[T]:

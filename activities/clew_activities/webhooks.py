@@ -8,11 +8,12 @@ Responses are not read beyond their status.
 from __future__ import annotations
 
 import asyncio
-import binascii
 import socket
 import ssl
 from base64 import b64decode
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -33,6 +34,7 @@ from temporalio.exceptions import ApplicationError
 from clew_activities.heartbeats import send_heartbeats
 from clew_workflows.contract import SessionConfig
 from clew_workflows.contract.errors import InvalidInput
+from clew_workflows.contract.invalid import describe_problems
 from clew_workflows.contract.messages import compute_digest
 from clew_workflows.contract.webhooks import MAX_WEBHOOKS, Webhook
 from clew_workflows.protocol import Failure, NoticeSent, SendNotice
@@ -43,6 +45,8 @@ from clew_workflows.protocol import Failure, NoticeSent, SendNotice
 WEBHOOKS_VARIABLE = "CLEW_WEBHOOKS"
 SECRET_PREFIX = "CLEW_WEBHOOK_SECRET_"
 NETWORKS_VARIABLE = "CLEW_WEBHOOK_NETWORKS"
+KEY_PREFIX = "whsec_"
+"""What each secret begins with, as Standard Webhooks write it."""
 MIN_SECRET_BYTES = 24
 MAX_SECRET_BYTES = 64
 """Least and most bytes of a secret, as Standard Webhooks has them."""
@@ -144,9 +148,8 @@ def _read_file(path: str) -> tuple[Webhook, ...]:
     try:
         webhooks = _webhooks.validate_json(Path(path).read_bytes())
     except ValidationError as error:
-        problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        where = ".".join(map(str, problem["loc"]))
-        raise ValueError(f"{WEBHOOKS_VARIABLE}: {path!r} is not valid: {where}: {problem['msg']}") from None
+        problem = describe_problems(error, Webhook)
+        raise ValueError(f"{WEBHOOKS_VARIABLE}: {path!r} is not valid: {problem}") from None
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{WEBHOOKS_VARIABLE}: {path!r} cannot be read: {type(error).__name__}") from None
     if len(webhooks) > MAX_WEBHOOKS:
@@ -159,10 +162,10 @@ def _read_file(path: str) -> tuple[Webhook, ...]:
 def _read_secrets(variable: str, value: str) -> tuple[str, ...]:
     secrets = tuple(value.split())
     for secret in secrets:
-        text = secret.removeprefix("whsec_")
+        text = secret.removeprefix(KEY_PREFIX)
         try:
-            size = len(b64decode(text + "=" * (-len(text) % 4), validate=True))
-        except binascii.Error:
+            size = len(b64decode(text + "=" * (-len(text) % 4), validate=True)) if text != secret else 0
+        except ValueError:
             size = 0
         if not MIN_SECRET_BYTES <= size <= MAX_SECRET_BYTES:
             raise ValueError(
@@ -187,6 +190,18 @@ def _read_networks(text: str) -> Iterable[Network]:
 
 _NAT64 = ip_network("64:ff9b::/96")
 _GLOBAL_UNICAST = ip_network("2000::/3")
+_NEVER_PUBLIC = tuple(
+    map(
+        ip_network,
+        (
+            # Of special purpose, which the tables of Python 3.11 do not all have.
+            # Source: https://www.iana.org/assignments/iana-ipv4-special-registry and iana-ipv6-special-registry
+            *("192.0.0.0/24", "192.88.99.0/24", "2001::/23", "3fff::/20"),
+            # Where a cloud answers its machines, beside link-local addresses: Azure, and with 192.0.0.192 Oracle.
+            "168.63.129.16/32",
+        ),
+    )
+)
 
 
 def find_embedded(address: Address) -> Address:
@@ -205,6 +220,8 @@ def find_embedded(address: Address) -> Address:
 def is_public(address: Address) -> bool:
     """Whether an address is one of the public Internet: not private, loopback, link-local, reserved or multicast."""
     if isinstance(address, IPv6Address) and address not in _GLOBAL_UNICAST:
+        return False
+    if any(address in network for network in _NEVER_PUBLIC):
         return False
     return address.is_global and not (address.is_multicast or address.is_reserved)
 
@@ -270,6 +287,10 @@ MAX_BODY_BYTES = 20_000
 """Largest body. Standard Webhooks advises to keep below 20 KB."""
 MAX_WAIT = timedelta(hours=6)
 """Longest wait until the next attempt that a receiver may ask for."""
+MAX_OPEN_ATTEMPTS = 16
+"""Most attempts of one tenant, or without tenants to one receiver, that a worker makes at a time."""
+POSTPONED = timedelta(seconds=2)
+"""The wait of an attempt for which the others leave no room."""
 GONE = "webhook_gone"
 """The type of the failure where the receiver no longer wants messages. It is final."""
 REFUSED = "webhook_refused"
@@ -283,6 +304,7 @@ class WebhookActivities:
 
     def __init__(self, settings: WebhookSettings) -> None:
         self._settings = settings
+        self._open: Counter[str] = Counter()
 
     @cached_property
     def _tls(self) -> ssl.SSLContext:
@@ -306,8 +328,9 @@ class WebhookActivities:
             raise ApplicationError(f"the message has {len(body)} bytes", type=REFUSED, non_retryable=True)
         headers = self._make_headers(webhook, notice.notice_id, body)
         try:
-            async with send_heartbeats(), asyncio.timeout(ATTEMPT_SECONDS):
-                status, retry_after = await self._post(webhook.url, headers, body)
+            with self._hold_place(find_sharer(notice.message.data.session_id, webhook.url)):
+                async with send_heartbeats(), asyncio.timeout(ATTEMPT_SECONDS):
+                    status, retry_after = await self._post(webhook.url, headers, body)
         except AddressRefused as error:
             raise ApplicationError(str(error), type=REFUSED, non_retryable=True) from None
         except TimeoutError:
@@ -323,6 +346,24 @@ class WebhookActivities:
         raise ApplicationError(
             f"the receiver answers {status}, {what}", type=UNANSWERED, next_retry_delay=read_retry_after(retry_after)
         )
+
+    @contextmanager
+    def _hold_place(self, sharer: str) -> Iterator[None]:
+        """Hold one of the places of a tenant: receivers that hang leave room for those of others.
+
+        Raises:
+            ApplicationError: It has none left.
+        """
+        if self._open[sharer] >= MAX_OPEN_ATTEMPTS:
+            problem = f"{MAX_OPEN_ATTEMPTS} other attempts of the same tenant wait for their receivers"
+            raise ApplicationError(problem, type=UNANSWERED, next_retry_delay=POSTPONED)
+        self._open[sharer] += 1
+        try:
+            yield
+        finally:
+            self._open[sharer] -= 1
+            if not self._open[sharer]:
+                del self._open[sharer]
 
     def _make_headers(self, webhook: Webhook, notice_id: str, body: bytes) -> list[tuple[str, str]]:
         """Make the headers of an attempt. The signature is of its time, so that a replayed request is refused."""
@@ -354,6 +395,12 @@ class WebhookActivities:
         ):
             after = next((value for name, value in answer.headers if name.lower() == b"retry-after"), None)
             return answer.status, after.decode("latin-1") if after else None
+
+
+def find_sharer(session_id: str, url: str) -> str:
+    """Find whose share of the attempts one has: that of the session's tenant, or without one that of the receiver."""
+    tenant, colon, _ = session_id.partition(":")
+    return f"{tenant}:" if colon else urlsplit(url).netloc
 
 
 def read_retry_after(text: str | None) -> timedelta | None:

@@ -19,10 +19,11 @@ from clew_activities.model.summary_calls import (
 from clew_activities.providers.encoders import compare_request, list_needed_blobs, make_cache_key
 from clew_activities.providers.errors import ProviderError
 from clew_activities.providers.interface import ModelRequest
+from clew_activities.providers.refusals import leave_out
 from clew_workflows.contract import ModelOptions
 from clew_workflows.contract.errors import Archived, ClewError, NewerVersion
 from clew_workflows.contract.payloads import Recipe, SentRequest, SummaryRecipe
-from clew_workflows.thread.context.contexts import find_output_schema, rebuild_context
+from clew_workflows.thread.context.contexts import find_own_settings, rebuild_context
 from clew_workflows.thread.entries import Entry
 from clew_workflows.thread.thread import Thread
 
@@ -192,7 +193,7 @@ class _Verifier:
 
     async def verify_call(self, entry: Entry, recipe: Recipe) -> list[Difference]:
         """Compare the context and the request of a run's call."""
-        projection = rebuild_context(self.thread, recipe, find_output_schema(self.thread, recipe))
+        projection = rebuild_context(self.thread, recipe, find_own_settings(self.thread, recipe))
         rows: tuple[tuple[str, str | int, str | int], ...] = (
             ("digest", recipe.digest, projection.meta.digest),
             ("policy_hash", recipe.policy_hash, projection.meta.policy_hash),
@@ -214,6 +215,7 @@ class _Verifier:
             cache_key=make_cache_key(entry.refs.get("session_id", ""), recipe.context_ref),
             takes=frozenset(recipe.request.takes),
         )
+        request = leave_out(request, recipe.request.refused).request
         blobs: dict[str, bytes] = {}
         for digest in list_needed_blobs(request, provider, recipe.request):
             if (data := await self.read_blob(digest)) is None:

@@ -37,7 +37,7 @@ from clew_workflows.contract.outcomes import Usage
 from clew_workflows.contract.payloads import AssistantMessage, ConfigPayload, Recipe
 from clew_workflows.contract.policy import resolve
 from clew_workflows.session.requests import DEFAULT_OUTPUT_TOKENS
-from clew_workflows.thread.context.contexts import ModelSettings, find_output_schema, rebuild_context, reconfigure
+from clew_workflows.thread.context.contexts import ModelSettings, find_own_settings, rebuild_context, reconfigure
 from clew_workflows.thread.context.projection import Projection
 from clew_workflows.thread.entries import Entry
 from clew_workflows.thread.thread import Thread
@@ -230,7 +230,7 @@ async def evaluate_thread(
             async with limit:
                 try:
                     context = rebuild_context(
-                        changed, replace(recipe, model=settings.model), find_output_schema(thread, recipe)
+                        changed, replace(recipe, model=settings.model), find_own_settings(thread, recipe)
                     )
                     return replace(turn, reply=await caller.call(context))
                 except (ProviderError, ContextOverflow, Refusal) as error:

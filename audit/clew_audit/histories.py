@@ -11,7 +11,7 @@ from google.protobuf.json_format import ParseError
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryRequest
-from temporalio.client import Client, WorkflowHistory
+from temporalio.client import Client, WorkflowExecutionDescription, WorkflowHistory
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.converter import DataConverter
 from temporalio.service import RPCError
@@ -20,6 +20,7 @@ from clew.session.connection import validate_session_id
 from clew.session.transport import is_unknown, translate_error
 from clew_audit.json_lines import FileDamaged, LineReader, LineWriter
 from clew_workflows.contract.errors import InvalidInput
+from clew_workflows.contract.names import DELETED_WORKFLOW
 from clew_workflows.values import Format
 
 T = TypeVar("T")
@@ -87,6 +88,12 @@ async def ask_server(call: Awaitable[T], session_id: str) -> T | None:
         raise translate_error(error, session_id) from error
 
 
+async def describe_newest(client: Client, session_id: str) -> WorkflowExecutionDescription | None:
+    """Describe the newest workflow execution of a session; None: the server has none, or the session was deleted."""
+    described = await ask_server(client.get_workflow_handle(session_id).describe(), session_id)
+    return None if described is None or described.workflow_type == DELETED_WORKFLOW else described
+
+
 class ServerHistories:
     """The histories on a server. One at a time is fetched and held in memory."""
 
@@ -133,10 +140,10 @@ class ServerHistories:
         return [*(Run(run_id, None) for run_id in first_events if run_id not in listed), *runs]
 
     async def _find_run_ids(self) -> tuple[str | None, set[str]]:
-        described = await ask_server(self._client.get_workflow_handle(self.session_id).describe(), self.session_id)
+        described = await describe_newest(self._client, self.session_id)
         newest = described.run_id if described else None
         try:
-            query = f"WorkflowId = '{self.session_id}'"
+            query = f"WorkflowId = '{self.session_id}' AND WorkflowType != '{DELETED_WORKFLOW}'"
             run_ids = {run.run_id async for run in self._client.list_workflows(query) if run.run_id}
         except RPCError as error:
             raise translate_error(error, self.session_id) from error

@@ -17,7 +17,7 @@ from clew.session.connection import start_session
 from clew.session.transport import translate_error
 from clew_activities.archive import Archive, Head, ObjectDamaged, ObjectMissing
 from clew_audit.differences import find_differences
-from clew_audit.histories import ServerHistories, ask_server
+from clew_audit.histories import ServerHistories, describe_newest
 from clew_audit.replay import ReplayedRun, ReplayFailed, replay_run
 from clew_audit.state_builder import StateBuilder
 from clew_audit.verification import ArchiveDamaged, translate_archive_errors, translate_store_errors
@@ -76,7 +76,7 @@ async def restart_session(client: Client, session_id: str, task_queue: str, conf
 
 async def find_execution(client: Client, session_id: str) -> tuple[WorkflowExecutionStatus | None, str | None]:
     """Find the status and the task queue of the newest workflow execution; (None, None): the server has none."""
-    described = await ask_server(client.get_workflow_handle(session_id).describe(), session_id)
+    described = await describe_newest(client, session_id)
     return (described.status, described.task_queue) if described else (None, None)
 
 
@@ -189,7 +189,8 @@ async def recover(
         archive_ref = await _archive_older(archive, archive_ref, session.thread.first_seq, server, report)
     if report.source == "archive" and head and head.status == "closed":
         report.status, report.last_seq = "restarted", head.last_seq
-        if ended in (None, WorkflowExecutionStatus.COMPLETED, WorkflowExecutionStatus.CANCELED):
+        has_ended = ended in (None, WorkflowExecutionStatus.COMPLETED, WorkflowExecutionStatus.CANCELED)
+        if has_ended and not report.dropped:
             report.status = "whole"
             return report
     else:
@@ -257,10 +258,13 @@ async def _choose_source(
     preferred: Source = "history" if replayed and replayed.thread.last_seq >= head.last_seq else "archive"
     if replayed and replayed.thread.last_seq == head.last_seq and head.status == "closed":
         preferred = "archive"
-    report.source = keep if diverged is not None and keep else preferred
+    is_older = replayed is not None and replayed.thread.last_seq > head.last_seq
+    report.source = keep if keep and (diverged is not None or is_older) else preferred
     if replayed is None or report.source == "archive":
-        if diverged is not None and replayed:
-            report.dropped = replayed.thread.last_seq - diverged + 1
+        if replayed:
+            report.dropped = max(
+                replayed.thread.last_seq - (head.last_seq + 1 if diverged is None else diverged) + 1, 0
+            )
         return await _load_archived(archive, head, archive_ref, report), archive_ref
     if diverged is not None and head.root:
         report.dropped = head.last_seq - diverged + 1

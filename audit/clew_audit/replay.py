@@ -82,7 +82,9 @@ async def replay_run(history: WorkflowHistory, converter: DataConverter = pydant
     try:
         await replayer.replay_workflow(history)
     except Exception as error:
-        raise ReplayFailed(f"its history does not replay with this version of Clew: {str(error)[:500]}") from error
+        # A process that lacks an encoding or a projector of the session refuses its start.
+        problem = str(observer.refusal or error)[:500]
+        raise ReplayFailed(f"its history does not replay with this version of Clew: {problem}") from error
     unread = [await _read_signal(event, converter) for event in _find_unread_signals(history)]
     reason = history.events[-1].workflow_execution_terminated_event_attributes.reason or None
     return replace(observer.rebuilt, thawed=any(map(_is_thaw, history.events)), unread=tuple(unread), reason=reason)
@@ -120,6 +122,7 @@ class _Observer:
 
     def __init__(self) -> None:
         self.rebuilt = ReplayedRun()
+        self.refusal: ClewError | None = None
         self._runtime: SessionRuntime | None = None
 
     @contextmanager
@@ -132,6 +135,7 @@ class _Observer:
             _observer.reset(token)
 
     def note_start(self, session: AgentSession) -> None:
+        self.refusal = session._refusal
         if session._refusal is None:
             self._runtime = runtime = session._runtime
             if session._intake.is_open:

@@ -21,7 +21,7 @@ from clew_workflows.contract.payloads import (
     OperationPayload,
     Payload,
     Recipe,
-    Retried,
+    Refused,
     RunPayload,
     SummaryPayload,
     ToolMessage,
@@ -70,6 +70,7 @@ class StateBuilder:
         self._receipts: dict[str, InputReceipt] = {}
         self._outcomes = Remembered()
         self._learned: Mapping[str, Learned] = {}
+        self._refused: Mapping[str, tuple[Refused, ...]] = {}
         self._run = _OpenRun("")
         self._listed = Listed()
 
@@ -97,8 +98,8 @@ class StateBuilder:
                     # The policy was changed and the model was not: the learned limits no longer apply.
                     self._learned = {}
                 self._config = config
-            case ErrorPayload(retried=Retried(budget=int() as budget) as retried):
-                self._learned = budgets.learn_refusal(self._learned, retried.model, budget)
+            case ErrorPayload() as error:
+                self._note_refusal(error)
             case OperationPayload() as applied:
                 self._note_operation(entry, applied)
             case SummaryPayload(usage=Usage() as usage):
@@ -125,6 +126,12 @@ class StateBuilder:
         )
         for name in made:
             self._count(name, entry.refs.get(f"{name}_id"))
+
+    def _note_refusal(self, error: ErrorPayload) -> None:
+        if (retried := error.retried) and retried.budget is not None:
+            self._learned = budgets.learn_refusal(self._learned, retried.model, retried.budget)
+        if (refused := error.refused) and (model := error.refused_by):
+            self._refused = budgets.learn_refused(self._refused, model, [refused])
 
     def _note_input(self, input_id: str, request_id: str) -> None:
         self._count("input", input_id)
@@ -194,6 +201,7 @@ class StateBuilder:
             tools=drafts.make_unresolved_tools(self._config),
             profiles={model: profile} if model else {},
             learned=self._learned,
+            refused=self._refused,
         )
         counters = Counters(
             runs=self._numbers["run"],
@@ -220,8 +228,10 @@ class StateBuilder:
 
 
 def _find_op_id(body: Payload) -> str | None:
-    """Find the id of the operation that an entry records: applied, superseded, or a compaction that failed."""
+    """Find the id of a caller's operation that an entry records: applied, superseded, or a compaction that failed."""
     match body:
+        case OperationPayload(operation=operation) if operation.by_session:
+            return None
         case OperationPayload() | ErrorPayload() | InputPayload(event="superseded"):
             return body.op_id
         case _:

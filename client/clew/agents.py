@@ -10,13 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Unpack
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from clew.tools import ToolDefinition, make_tool
 from clew.tools.definition import EXTERNAL_TIMEOUT_SECONDS, WaitSettings, make_spec
 from clew_workflows.contract import (
     MAX_SYSTEM_PROMPT_BYTES,
-    AgentName,
     ApprovalScope,
     ContextPolicy,
     Limits,
@@ -26,7 +25,7 @@ from clew_workflows.contract import (
 )
 from clew_workflows.contract.config import ProviderTool, Steering
 from clew_workflows.contract.errors import Refusal
-from clew_workflows.contract.names import BUILT_IN_TOOLS, is_selected
+from clew_workflows.contract.names import AGENT_NAME, BUILT_IN_TOOLS, is_selected
 from clew_workflows.contract.policy import resolve
 from clew_workflows.contract.validation import translate_validation_error
 from clew_workflows.contract.webhooks import Webhook
@@ -49,8 +48,6 @@ TASK_PARAMETERS: Mapping[str, Any] = {
     "additionalProperties": False,
 }
 """The JSON Schema of the arguments of every `AgentTool`."""
-
-_agent_name: TypeAdapter[str] = TypeAdapter(AgentName)
 
 
 @dataclass(frozen=True)
@@ -112,12 +109,9 @@ class Agent:
     version: str | None = None
 
     def __post_init__(self) -> None:
-        try:
-            _agent_name.validate_python(self.name, strict=True)
-        except ValidationError:
-            raise TypeError(
-                f"an agent's name has 1 to 64 letters, digits, '_', '.' or '-', not {self.name!r}"
-            ) from None
+        name: object = self.name
+        if not isinstance(name, str) or not AGENT_NAME.matches(name):
+            raise TypeError(f"{AGENT_NAME.words}, not {name!r}")
         label: object = self.version
         if label is not None and not (isinstance(label, str) and 0 < len(label) <= MAX_VERSION_CHARACTERS):
             raise TypeError(f"agent {self.name!r}: version has 1 to {MAX_VERSION_CHARACTERS} characters, or is None")
@@ -159,7 +153,8 @@ class Agent:
         """Make a tool whose calls are tasks of this agent. A worker that has the tool has the agent, too.
 
         Args:
-            name: The name of the tool; by default the agent's, with `_` for each `.`.
+            name: The name of the tool; by default the agent's, with `_` for each `.`. A worker with two tools of one
+                name does not start.
             description: What the agent does, for the model that calls it.
             settings: How calls wait for the subagent (`WaitSettings`). One whose call has timed out is cancelled.
 

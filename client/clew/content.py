@@ -14,7 +14,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeAlias
 
-from clew_workflows.contract.content import Blob, MediaKind, Part
+from clew_workflows.contract.content import Blob, ImageDetail, MediaKind, Part
 from clew_workflows.contract.errors import TooLarge
 
 _NOT_IN_NAMES = re.compile(r"[\x00-\x1f\x7f/\\]+")
@@ -111,10 +111,12 @@ class Image(Media):
 
     Attributes:
         url: The address of an image that the provider fetches; None: the image has bytes.
+        detail: How closely the model looks, for OpenAI's APIs; None: the provider decides.
     """
 
     kind = "image"
     url: str | None = None
+    detail: ImageDetail | None = None
 
     @classmethod
     def from_url(cls, url: str) -> Self:
@@ -141,10 +143,14 @@ def make_media(part: Part) -> Media | None:
     if part["type"] == "text":
         return None
     if (url := part.get("url")) is not None:
-        return Image.from_url(str(url))
-    blob: Any = part["blob"]
-    kinds: dict[str, type[Media]] = {"image": Image, "audio": Audio, "file": File}
-    return kinds[part["type"]].from_blob(blob)
+        media: Media = Image.from_url(str(url))
+    else:
+        blob: Any = part["blob"]
+        kinds: dict[str, type[Media]] = {"image": Image, "audio": Audio, "file": File}
+        media = kinds[part["type"]].from_blob(blob)
+    if isinstance(media, Image) and part["type"] == "image":
+        media.detail = part.get("detail")
+    return media
 
 
 ContentPart: TypeAlias = str | Media | Mapping[str, Any]

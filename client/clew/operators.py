@@ -10,6 +10,7 @@ try:
     from clew_activities.archive import Archive, open_store
     from clew_activities.http_server import serve_http
     from clew_activities.model.model_table import find_prices, read_own_models
+    from clew_activities.user_modules import import_extensions
     from clew_audit.audit import Report, audit_file, audit_session
     from clew_audit.codec_server import CodecServer
     from clew_audit.evaluation import Evaluation, Turn, TurnReply, evaluate_thread, load_evaluation_settings
@@ -34,6 +35,7 @@ __all__ = [
     "evaluate_thread",
     "export_session",
     "find_prices",
+    "import_extensions",
     "import_session",
     "load_evaluation_settings",
     "open_store",

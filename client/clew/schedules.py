@@ -16,9 +16,10 @@ policies say what happens if the request of the time before still runs, and the 
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypedDict, Unpack, cast, get_args
@@ -63,6 +64,8 @@ MAX_ID_CHARACTERS = 150
 """Longest id of a schedule: the ids of its requests add the time."""
 ACTION_PREFIX = f"{SERVICE_PREFIX}scheduled-"
 """The beginning of the ids of the workflows that schedules start. The schedule's id and the time follow."""
+READ_AT_ONCE = 16
+"""Schedules that are read at the same time."""
 
 _ID = re.compile(rf"[A-Za-z0-9._:-]{{1,{MAX_ID_CHARACTERS}}}")
 
@@ -105,6 +108,7 @@ class Message(TypedDict, total=False):
     Attributes:
         session_id: The session. It is opened if it does not run.
         session_prefix: Instead of `session_id`: a new session each time, whose id is this, a hyphen and the time.
+        close: Whether the session is closed after the outcome. By default one of a `session_prefix` is.
         agent: The agent of a new session, or of `session_id` if there is no such session.
         config: The other fields of the configuration of a new session.
         options: The options of the message. To a `session_id` its `on_busy` is `queue` by default.
@@ -113,6 +117,7 @@ class Message(TypedDict, total=False):
 
     session_id: str | None
     session_prefix: str | None
+    close: bool | None
     agent: str | Agent | None
     config: SessionOptions | None
     options: MessageOptions | None
@@ -390,6 +395,26 @@ class Schedules:
         """
         await self._command(schedule_id, lambda handle: handle.delete())
 
+    async def find_targets(self) -> dict[str, set[str]]:
+        """Find the schedules of each session: their ids, by the id of the session.
+
+        It reads each schedule of the namespace. One that makes a new session each time, and one that this process
+        cannot decrypt, is not among them.
+        """
+        found: dict[str, set[str]] = {}
+        gate = asyncio.Semaphore(READ_AT_ONCE)
+
+        async def read(schedule_id: str) -> None:
+            # It may have been deleted meanwhile.
+            with suppress(ClewError):
+                async with gate:
+                    session_id = (await self.show(schedule_id)).message.session_id
+                if session_id is not None:
+                    found.setdefault(session_id, set()).add(schedule_id)
+
+        await asyncio.gather(*[read(each.schedule_id) async for each in self.list()])
+        return found
+
     async def _command(self, schedule_id: str, send: Callable[[ScheduleHandle], Any]) -> None:
         handle = self._client.get_schedule_handle(schedule_id)
         async with _translate(schedule_id):
@@ -463,6 +488,7 @@ def _make_message(fields: Mapping[str, Any]) -> SendMessageInput:
         {
             "session_id": fields.get("session_id"),
             "session_prefix": fields.get("session_prefix"),
+            "close": fields.get("close"),
             "config": {name: value for name, value in config.items() if value is not None} or None,
             "message": {
                 **{name: value for name, value in options.items() if value is not None},
@@ -478,6 +504,7 @@ def _change_message(before: SendMessageInput, changes: UpdateOptions) -> SendMes
     fields = {
         "session_id": known.get("session_id"),
         "session_prefix": known.get("session_prefix"),
+        "close": known.get("close") if changes.get("close") is None else changes.get("close"),
         "config": {**(known.get("config") or {}), **(changes.get("config") or {})},
         "options": {
             **{name: value for name, value in message.items() if name != "content"},

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from clew.contract import AgentName, AwaitRequestInput, ModelName, SessionId
+from clew_workflows.contract.names import EncodingName
 from docs.generate.json_schema import JsonSchema
 
 _NAMED_FORMS: dict[str, tuple[str, str]] = {
@@ -23,6 +24,10 @@ _NAMED_FORMS: dict[str, tuple[str, str]] = {
     "agent name": (
         TypeAdapter(AgentName).json_schema()["pattern"],
         "1 to 64 characters of letters, digits, `_`, `.`, `-`",
+    ),
+    "encoding name": (
+        TypeAdapter(EncodingName).json_schema()["pattern"],
+        "1 to 64 characters of letters, digits, `_`, `.`, `-`; the first is a letter or a digit",
     ),
     "model name": (TypeAdapter(ModelName).json_schema()["pattern"], "`provider:model`; never an address"),
 }

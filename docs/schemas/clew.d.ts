@@ -48,11 +48,24 @@ export interface Workflows {
   RestoreSession: { input: RestoreInput; output: RestoreReceipt };
   DeleteSession: { input: DeleteSessionInput; output: DeleteReceipt };
   ListSessions: { input: ListSessionsInput; output: SessionsPage };
+  ListAgents: { input: ListAgentsInput; output: AgentsList };
   PutBlob: { input: PutBlobInput; output: BlobReceipt };
   GetBlob: { input: GetBlobInput; output: BlobPage };
   StartUpload: { input: StartUploadInput; output: UploadReceipt };
   FinishUpload: { input: FinishUploadInput; output: BlobReceipt };
   SendMessage: { input: SendMessageInput; output: SendMessageReceipt };
+}
+
+/** An agent that a worker has. */
+export interface AgentSummary {
+  /** The name. */
+  name: string;
+  /** The version: a digest of its configuration, its tools and its label. */
+  version: string;
+  /** The label of its author. */
+  label?: string;
+  /** The model. */
+  model?: string;
 }
 
 /** An agent as a worker has resolved it. */
@@ -63,6 +76,14 @@ export interface AgentVersion {
   version: string;
   /** The label that the agent's author gave the version. */
   label?: string;
+}
+
+/** The agents of a worker. */
+export interface AgentsList {
+  /** The agents, by their names. */
+  agents: Array<AgentSummary>;
+  /** The names of the providers that its models may have. Absent: they are the operator's to know. */
+  providers?: Array<string>;
 }
 
 /** An entry of the kind `ai_context_operation`. */
@@ -99,6 +120,24 @@ export interface AiMessageEntry {
   refs: Refs;
   /** Tokens of the entry in a context, counted once under the session's encoding. */
   tokens: number;
+}
+
+/**
+ * A run has ended that corrected an answer: later contexts show neither the answer nor the correction.
+ *
+ * Only sessions apply it.
+ */
+export interface AppliedCorrected {
+  /** Names the operation. */
+  type: "corrected";
+  /** `manual`: a caller sent it; `restore`: a checkpoint was restored; `compaction`: a lane was compacted; `system`: Clew itself applied it. */
+  reason: "manual" | "restore" | "compaction" | "system";
+  /** The JSON that the caller sent with it. */
+  meta?: Record<string, unknown>;
+  /** The seq of the answer, or of its first part. */
+  from_seq: number;
+  /** The seq of the correction. */
+  to_seq: number;
 }
 
 /** The lane's latest compaction was undone. */
@@ -207,6 +246,8 @@ export interface ApprovalInput {
   by?: string | null;
   /** The arguments that replace the model's; only with `approve`. Those of one reply's calls have at most 524 288 bytes together. */
   arguments?: Record<string, unknown> | null;
+  /** Settings of the run from its next model call on; absent: it goes on with those that it has. */
+  settings?: RunSettings | null;
 }
 
 /** A person's decision about a tool call. */
@@ -221,6 +262,8 @@ export interface ApprovalPayload {
   by?: string;
   /** The arguments that replace the model's. */
   arguments?: Record<string, unknown>;
+  /** The settings of the run from here on (`RunSettings`); absent: it went on with those that it had. */
+  settings?: Record<string, unknown>;
 }
 
 /** A decision about a tool call was accepted. */
@@ -742,7 +785,7 @@ export interface ErrorPayload {
   type: string;
   /** A description for people. */
   message: string;
-  /** More about the error: the attempts, the failed operation, the call that follows. */
+  /** More about the error: the attempts, the failed operation, the call that follows, the text so far of a refused reply. */
   details: Record<string, unknown>;
 }
 
@@ -804,6 +847,10 @@ export interface Fitting {
   added?: number;
   /** Messages without any text, which are not in the request. */
   dropped?: number;
+  /** Messages without the provider's own data, because the provider has refused it. */
+  own_data?: number;
+  /** Messages for which a marker stands, because the provider has refused what they say. */
+  texts?: number;
 }
 
 /** New entries and the status after them: the answer to the query `follow`. */
@@ -916,6 +963,8 @@ export interface ImagePart {
   blob?: Blob;
   /** The address, for providers that take one. Clew never fetches it, and cannot prove what it showed. */
   url?: string;
+  /** How closely the model looks, for OpenAI's APIs. Other providers have no such choice. */
+  detail?: "auto" | "low" | "high" | "original";
 }
 
 /** An entry of the kind `input`. */
@@ -999,6 +1048,10 @@ export interface Limits {
   max_cost_usd?: number | null;
 }
 
+/** The argument of the workflow `ListAgents`, which lists the agents of a worker. */
+export interface ListAgentsInput {
+}
+
 /** The argument of the workflow `ListSessions`, which lists the sessions that have an archive. */
 export interface ListSessionsInput {
   /** Sessions whose metadata `user` is this. */
@@ -1071,6 +1124,8 @@ export interface MessageInput {
   fallbacks?: Array<string> | null;
   /** Overlay the session's options for this request. */
   model_options?: ModelOptions | null;
+  /** Whether `max_output_tokens` may make replies shorter than the session's, and not longer. `clew serve` sets it for keys with `agents`. */
+  shortens_only?: boolean | null;
   /** The most model calls of the run. */
   max_iterations?: number | null;
   /** The request fails with `timeout` after this many seconds. */
@@ -1079,6 +1134,10 @@ export interface MessageInput {
   output_schema?: Record<string, unknown> | null;
   /** The tools of this request: some of the session's, by the names that models read; `[]`: none. `read_result` and `view_blob` stay beside others. */
   tools?: Array<string> | null;
+  /** The caller's tools of this request, instead of the session's `external_tools`; `[]`: none. */
+  external_tools?: Array<ExternalToolSpec> | null;
+  /** What was answered to the content elsewhere, in order: replies of an assistant, with the results of their tool calls right after them. The run goes on behind them. */
+  replies?: Array<SnapshotMessage> | null;
   /** The caller's own names and values; the message's entry has them. */
   metadata?: Record<string, string> | null;
   /** The caller's own refs, such as the message's id in another system. The entry and transcripts have them; no model reads them. */
@@ -1095,6 +1154,8 @@ export interface ModelOptions {
   max_output_tokens?: number | null;
   /** `auto`, `none`, `required`, or the name of a tool. */
   tool_choice?: string | null;
+  /** `false`: one tool call a reply. Of a reply with more the first one is carried out, and the model reads that the others were not. */
+  parallel_tool_calls?: boolean | null;
   /** The amount of reasoning before the reply; a provider gets the nearest level that it has. */
   reasoning_effort?: "none" | "minimal" | "low" | "medium" | "high" | "xhigh" | "max" | null;
   /** The length of replies, for models that take it. */
@@ -1132,7 +1193,7 @@ export interface OperationPayload {
   /** The lane. */
   context_ref: string;
   /** The operation. */
-  operation: AppliedReplace | AppliedSwitch | AppliedPin | AppliedUnpin | AppliedExpand | AppliedWithdraw;
+  operation: AppliedReplace | AppliedSwitch | AppliedPin | AppliedUnpin | AppliedExpand | AppliedWithdraw | AppliedCorrected;
 }
 
 /** A context operation was accepted. */
@@ -1388,8 +1449,8 @@ export interface Recipe {
   token_ratio?: number;
   /** The names of the call's tools, if its request named some of the session's. */
   tools?: Array<string>;
-  /** The seq of the user message whose `output_schema` the answer was to follow. */
-  output_schema_seq?: number;
+  /** The seq of the entry whose settings have the `output_schema` that the answer was to follow, or the `external_tools` of the call; absent: the request had neither. */
+  settings_seq?: number;
   /** The usage of earlier attempts of the call, whose replies were lost or not usable. */
   earlier_usage?: Usage;
   /** The tools that the provider may run itself. */
@@ -1420,6 +1481,16 @@ export interface Refs {
   source?: string;
   /** The summary. */
   summary_id?: string;
+}
+
+/** Items of a context that a provider refuses for one reason, so that requests to its model do not have them. */
+export interface Refused {
+  /** `media`: a marker stands for an image, a recording or a file; `file_name`: a file has no name; `own_data`: the provider's own data of a message does not go back; `tool`: a tool is not offered; `tool_schema`: its schema names its properties alone; `tool_name`: it has another name; `text`: a marker stands for what a message says. */
+  kind: "media" | "file_name" | "own_data" | "tool" | "tool_schema" | "tool_name" | "text";
+  /** What names the items: the first 16 digits of a blob's digest, of the SHA-256 of an address, of own data or of a message's content and calls; a tool's name, and behind a colon the first 16 digits of the digest of what was offered. */
+  ids: Array<string>;
+  /** The provider's words, at most 200 characters. */
+  reason: string;
 }
 
 /** Put a snapshot under a lane. */
@@ -1486,6 +1557,8 @@ export interface RequestOutcome {
   subagent_usage?: Usage;
   /** The error of a failed request. */
   error?: OutcomeError;
+  /** The images, recordings and files of the request that the model did not get, and why: by the first 12 digits of the digest, or by the address. */
+  unread?: Record<string, string>;
 }
 
 /** The argument of the workflow `RestoreSession`. */
@@ -1502,13 +1575,13 @@ export interface RestoreReceipt {
   session_id: string;
 }
 
-/** A model call that follows one that failed: with a shorter context, or of a fallback. */
+/** A model call that follows one that failed: with a shorter context, of a fallback, or without what was refused. */
 export interface Retried {
-  /** The new call. */
+  /** The new call; the same call, if it was made without what its provider has refused. */
   call_id: string;
   /** The model, as `provider:model`. */
   model: string;
-  /** The largest context of the model from now on, in tokens; absent: the new call is of a fallback. */
+  /** The largest context of the model from now on, in tokens; absent: it is as before. */
   budget?: number;
 }
 
@@ -1552,6 +1625,33 @@ export interface RunPayload {
   error?: OutcomeError;
   /** The reason that the caller gave for a cancellation. */
   reason?: string;
+  /** The images, recordings and files of the run's messages that a model did not get, and why: by the first 12 digits of the digest, or by the address. */
+  unread?: Record<string, string>;
+}
+
+/**
+ * Settings of a run from its next model call on, instead of those that its message had.
+ *
+ * An absent field has the session's value again. They belong to the run: the session keeps its configuration, but
+ * for `agent`.
+ */
+export interface RunSettings {
+  /** The agent that goes on with the request. The session has it from then on. */
+  agent?: string | null;
+  /** The model. */
+  model?: string | null;
+  /** Overlay the session's options. */
+  model_options?: ModelOptions | null;
+  /** Whether `max_output_tokens` may make replies shorter than the session's, and not longer. */
+  shortens_only?: boolean | null;
+  /** Overlays the session's policy, or the one that comes with `model`. */
+  context_policy?: ContextPolicy | null;
+  /** The JSON Schema that the answer must follow (draft 2020-12, within bounds). */
+  output_schema?: Record<string, unknown> | null;
+  /** The caller's tools, instead of the session's `external_tools`; `[]`: none. */
+  external_tools?: Array<ExternalToolSpec> | null;
+  /** The caller's own names and values; the entry of the result or decision has them. */
+  metadata?: Record<string, string> | null;
 }
 
 /** The argument of the workflow `SendMessage`, which sends a message and waits for its outcome. */
@@ -1564,6 +1664,8 @@ export interface SendMessageInput {
   config?: SessionConfig | null;
   /** The message. Absent `request_id`: the id of the workflow, so that a repetition has no second effect. */
   message: MessageInput;
+  /** Whether the session is closed after the outcome. Absent: a session that `session_prefix` makes is. */
+  close?: boolean | null;
 }
 
 /** A message was sent, and its request has completed: the answer of the workflow `SendMessage`. */
@@ -1586,6 +1688,8 @@ export interface SentRequest {
   dialect?: string;
   /** What the worker knew the model to take of images, recordings and files, where the context has some. */
   takes?: Array<"image" | "audio" | "pdf" | "text" | "other">;
+  /** The items of the context that the request is without, because the provider has refused them. */
+  refused?: Array<Refused>;
 }
 
 /**
@@ -1637,8 +1741,8 @@ export interface SessionConfig {
   max_iterations?: number;
   /** A request fails with `timeout` after this many seconds. The time in which it only waits for approvals, for results of external calls, or for subagents that wait, does not count. */
   request_timeout_seconds?: number;
-  /** The encoding that tokens are counted under. Absent: that of the model's family, if the worker knows it. */
-  encoding?: "o200k_base" | "cl100k_base" | "heuristic";
+  /** The encoding that tokens are counted under: `o200k_base`, `cl100k_base`, `heuristic`, or one that the workers register. Absent: that of the model's family, if the worker knows it. */
+  encoding?: string;
   /** The session hibernates after this many seconds without work; at most 10 years. */
   idle_timeout_seconds?: number | null;
 }
@@ -1685,6 +1789,8 @@ export interface SessionStart {
   carried?: Record<string, number | string> | null;
   /** The task of a subagent; only accepted from the session that starts the subagent. */
   task?: Task | null;
+  /** The id of the session's newest workflow run, which has ended: the archive must have what that run has written. Empty: there was none, or the archive is right as it is. Absent: the worker looks for one. */
+  after?: string | null;
 }
 
 /** The answer to the query `status`. */
@@ -1791,7 +1897,7 @@ export interface Snapshot {
   system_prompt?: string | null;
 }
 
-/** A message of a snapshot, in the form of contexts. */
+/** A message of a snapshot or of the replies of a message, in the form of contexts. */
 export interface SnapshotMessage {
   /** The speaker; a snapshot has its `system_prompt` beside the messages. */
   role: "user" | "assistant" | "tool";
@@ -1821,9 +1927,9 @@ export interface SnapshotProviderData {
   model?: string | null;
 }
 
-/** A tool call within a snapshot. */
+/** A tool call within a snapshot or the replies of a message. */
 export interface SnapshotToolCall {
-  /** The call's id, unique within the snapshot; the call's result names it. */
+  /** The call's id, unique among them; the call's result names it. */
   id: string;
   /** The tool. */
   name: string;
@@ -2050,7 +2156,7 @@ export interface SummaryRecipe {
   request: SentRequest;
   /** The seq of the summary or the snapshot that the first call has read; absent: there was none. */
   builds_on?: number;
-  /** Pairs of seqs between which the user's messages were withdrawn, which no call has read. */
+  /** Pairs of seqs between which messages were withdrawn or corrected, which no call has read. */
   withdrawn?: Array<[number, number]>;
   /** The number of calls. */
   calls?: number;
@@ -2140,6 +2246,10 @@ export interface ToolMessage {
   by?: string;
   /** Whether the result arrived after the end of its run; it replaces the result in doubt. */
   late?: boolean;
+  /** What was wrong with the operator's setup. Neither models nor tenants read it. */
+  problem?: string;
+  /** The settings of the run from here on (`RunSettings`); absent: it went on with those that it had. */
+  settings?: Record<string, unknown>;
   /** Tokens of the note about the changed arguments. */
   note_tokens?: number;
   /** Tokens of each piece of the text, if it is long enough to be truncated, or has other parts. */
@@ -2176,6 +2286,8 @@ export interface ToolResultInput {
   is_error?: boolean;
   /** The person or program that answers, as the caller says: a name or an id. The entry has it, and no model reads it. */
   by?: string | null;
+  /** Settings of the run from its next model call on; absent: it goes on with those that it has. */
+  settings?: RunSettings | null;
 }
 
 /** The result of an external tool call was accepted. */

@@ -14,6 +14,7 @@ from tests.support.rolling import make_id
 from tests.support.stack import Stack, make_client, serve
 
 
+@pytest.mark.slow
 async def test_a_cancelled_activity_ends_after_its_message_was_accepted(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,40 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clew_activities import inspection
-from clew_activities.inspection import Inspection, choose_type, find_type
+from clew_activities.file_types import find_type
+from clew_activities.inspection import Inspection, choose_type
 from clew_workflows.contract.content import MAX_BLOB_BYTES
 from clew_workflows.contract.errors import ContentMismatch, TooLarge, UnsupportedContent
 from tests.support.examples import examples
-from tests.support.media import make_pdf, make_png, make_wav
-
-
-@pytest.mark.parametrize(
-    ("data", "media_type"),
-    [
-        (make_png(), "image/png"),
-        (b"\xff\xd8\xff\xe0", "image/jpeg"),
-        (b"GIF89a", "image/gif"),
-        (b"RIFF\0\0\0\0WEBPVP8 ", "image/webp"),
-        (b"\0\0\0\x18ftypheic", "image/heic"),
-        (b"\0\0\0\x18ftypavif", "image/avif"),
-        (b"\0\0\0\x18ftypM4A ", "audio/mp4"),
-        (b"\0\0\0\x18ftypisom", "video/mp4"),
-        (make_pdf(), "application/pdf"),
-        (make_wav(1), "audio/wav"),
-        (b"ID3\x04", "audio/mpeg"),
-        (b"\xff\xfb\x90\x64\0", "audio/mpeg"),
-        (b"OggS", "audio/ogg"),
-        (b"fLaC", "audio/flac"),
-        (b"PK\x03\x04[Content_Types].xml word/document.xml", f"application/vnd.openxmlformats-{'officedocument'}."
-         "wordprocessingml.document"),
-        (b"PK\x03\x04 mimetypeapplication/epub+zip", "application/epub+zip"),
-        (b"PK\x03\x04 a.exe", None),
-        (b"hello", None),
-    ],
-)  # fmt: skip
-def test_first_bytes_name_the_type(data: bytes, media_type: str | None) -> None:
-    """Images, recordings, documents and office files are told apart; other archives and texts have no signature."""
-    assert find_type(data) == media_type
+from tests.support.media import make_pdf
 
 
 @pytest.mark.parametrize(
@@ -114,23 +86,23 @@ async def test_a_child_that_has_been_taken_over_says_nothing(monkeypatch: pytest
     assert await Inspection().inspect(make_pdf(2)) == {"media_type": "application/pdf", "bytes": len(make_pdf(2))}
 
 
-@pytest.mark.parametrize(
-    "media_type", ["image/png", "image/jpeg", "image/gif", "image/tiff", "image/webp", "image/heic"]
-)
+_STARTS = {
+    "image/png": b"\x89PNG\r\n\x1a\n",
+    "image/jpeg": b"\xff\xd8\xff",
+    "image/gif": b"GIF89a\1\0",
+    "image/tiff": b"II*\0",
+    "image/webp": b"RIFF\0\0\0\0WEBP",
+    "image/heic": b"\0\0\0\x18ftypheic",
+}
+
+
+@pytest.mark.parametrize("media_type", list(_STARTS))
 @given(tail=st.binary(max_size=200))
 @examples(100)
 def test_a_damaged_header_is_a_refusal(media_type: str, tail: bytes) -> None:
     """An image with the right first bytes and any others behind them has a size or is refused."""
-    start = {"image/webp": b"RIFF\0\0\0\0WEBP", "image/heic": b"\0\0\0\x18ftypheic"}.get(media_type)
-    start = start or next(signature for _, signature, named in inspection._SIGNATURES if named == media_type)
+    start = _STARTS[media_type]
     assert find_type(start + tail) == media_type
     with suppress(ContentMismatch, TooLarge):
         width, height = inspection.measure_image(start + tail, media_type)
         assert 1 <= min(width, height) <= max(width, height) <= inspection.MAX_SIDE
-
-
-@pytest.mark.parametrize("data", [b"a\0b", b"\xff\xfe\x41\0", b"#!/bin/sh\n", b"MZ\x90", b"PK\x03\x04 a.exe"])
-async def test_what_no_model_reads_is_refused(data: bytes) -> None:
-    """Binary data, scripts, programs and archives are refused."""
-    with pytest.raises(UnsupportedContent):
-        await Inspection().inspect(data)

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from clew_activities.model import prepare, reply_in_progress
 from clew_activities.offload import MAX_INLINE_SIZE, offload
 from clew_activities.tools import run_tool
-from clew_workflows.contract.tokens import ENCODINGS, EncodingName, load_encoding
+from clew_workflows.contract.names import EncodingName
+from clew_workflows.contract.tokens import ENCODINGS, load_encoding
 from clew_workflows.protocol import ModelReply, RequestedTool, ResolvedTool, RunTool, ToolAnswered
 from clew_workflows.session import drafts, tool_rounds
 from clew_workflows.session.state import RequestedCall

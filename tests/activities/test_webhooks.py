@@ -13,20 +13,29 @@ from typing import Any
 
 import httpcore
 import pytest
+from temporalio.exceptions import ApplicationError
+from temporalio.testing import ActivityEnvironment
 
-from clew.contract import Webhook
+from clew.contract import Webhook, WebhookMessage
 from clew.local.child import LOOPBACK
 from clew_activities.webhooks import (
+    MAX_OPEN_ATTEMPTS,
     MAX_WAIT,
+    POSTPONED,
+    UNANSWERED,
     AddressRefused,
     GuardedBackend,
+    WebhookActivities,
     WebhookSettings,
     find_embedded,
     is_public,
     read_retry_after,
     read_webhook_settings,
 )
-from tests.support.webhooks import SECRET
+from clew_workflows.contract.webhooks import WebhookData
+from clew_workflows.protocol import Notice, NoticeSent, SendNotice
+from tests.support.waiting import wait_until
+from tests.support.webhooks import SECRET, SETTINGS, Receiver, find_free_port, listen
 
 PUBLIC = ("8.8.8.8", "2606:4700:4700::1111", "::ffff:8.8.8.8", "64:ff9b::8.8.8.8", "2002:808:808::1")
 PRIVATE = (
@@ -43,6 +52,13 @@ PRIVATE = (
     "224.0.0.1",
     "240.0.0.1",
     "255.255.255.255",
+    "192.0.0.192",
+    "192.88.99.1",
+    "168.63.129.16",
+    "100.100.100.200",
+    "::ffff:168.63.129.16",
+    "64:ff9b::192.0.0.192",
+    "3fff::1",
     "::",
     "::1",
     "::127.0.0.1",
@@ -171,6 +187,9 @@ def test_settings_are_read(tmp_path: Path) -> None:
     [
         ({"CLEW_WEBHOOK_SECRET_MAIN": "hunter2"}, "CLEW_WEBHOOK_SECRET_MAIN"),
         ({"CLEW_WEBHOOK_SECRET_MAIN": "whsec_c2hvcnQ="}, "CLEW_WEBHOOK_SECRET_MAIN"),
+        ({"CLEW_WEBHOOK_SECRET_MAIN": SECRET.removeprefix("whsec_")}, "CLEW_WEBHOOK_SECRET_MAIN"),
+        ({"CLEW_WEBHOOK_SECRET_MAIN": f"{SECRET} {SECRET.removeprefix('whsec_')}"}, "CLEW_WEBHOOK_SECRET_MAIN"),
+        ({"CLEW_WEBHOOK_SECRET_MAIN": "whsec_é"}, "CLEW_WEBHOOK_SECRET_MAIN"),
         ({"CLEW_WEBHOOK_NETWORKS": "10.0.0.1/8"}, "CLEW_WEBHOOK_NETWORKS"),
         ({"CLEW_WEBHOOKS": "/nowhere.json"}, "CLEW_WEBHOOKS"),
     ],
@@ -205,3 +224,31 @@ def test_the_deployment_says_that_the_webhooks_of_the_worker_have_changed() -> N
     extended = WebhookSettings(webhooks=(hook,)).extend("0123456789abcdef")
     assert extended != "0123456789abcdef"
     assert len(extended) == 16
+
+
+def make_notice(receiver: Receiver, session_id: str) -> SendNotice:
+    """Make a notice of a session for a receiver."""
+    data = WebhookData(session_id=session_id, request_id="q", run_id="r", seq=1)
+    message = WebhookMessage(type="request.ended", timestamp="2026-01-02T03:04:05Z", data=data)
+    return SendNotice(notice=Notice(notice_id=f"msg_{session_id}", message=message), webhook=receiver.make_webhook())
+
+
+async def test_receivers_that_hang_leave_room_for_those_of_others() -> None:
+    """A tenant has so many attempts at a time; the next ones are made later, and another tenant's at once."""
+    activities = WebhookActivities(SETTINGS)
+
+    async def send(receiver: Receiver, session_id: str) -> NoticeSent:
+        return await ActivityEnvironment().run(activities.send_notice, make_notice(receiver, session_id))
+
+    async with listen(Receiver(find_free_port())) as hanging, listen(Receiver(find_free_port())) as other:
+        hanging.holds = asyncio.Event()
+        attempts = [asyncio.create_task(send(hanging, f"a:{n}")) for n in range(MAX_OPEN_ATTEMPTS)]
+        await wait_until(lambda: hanging.waiting == MAX_OPEN_ATTEMPTS)
+        with pytest.raises(ApplicationError, match="of the same tenant") as postponed:
+            await send(other, "a:next")
+        assert (postponed.value.type, postponed.value.next_retry_delay) == (UNANSWERED, POSTPONED)
+        assert (await send(other, "b:one")).status == 204
+        assert (await send(other, "alone")).status == 204
+        hanging.holds.set()
+        assert [sent.status for sent in await asyncio.gather(*attempts)] == [204] * MAX_OPEN_ATTEMPTS
+        assert (await send(other, "a:next")).status == 204

@@ -78,6 +78,7 @@ async def test_a_request_that_was_not_the_one_sent_is_named(long_session: Sessio
     assert (fields, calls.other_encoders.total()) == ([], 1)
 
 
+@pytest.mark.slow
 async def test_a_file_of_histories_needs_no_server(archive: Archive, saved: bytes) -> None:
     """A saved file is audited against the archive without a server."""
     report = await from_file(saved, archive)
@@ -100,6 +101,7 @@ async def test_a_session_that_is_archived_meanwhile_is_clean(clew: Clew, archive
     assert archive_in_use.replaced
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", mark_slow_except(["segments", "states"], ["sessions", "segments", "nodes", "states"])
 )
@@ -342,6 +344,7 @@ async def test_the_requests_of_summaries_are_audited(clew: Clew, archive: Archiv
     assert not report.calls.other_encoders
 
 
+@pytest.mark.slow
 async def test_encrypted_summaries_are_audited(stack: Stack) -> None:
     """What the calls of a summary have sent is encrypted in the archive, and made again with the key."""
     encryption = make_encryption("k1")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from base64 import b64encode
 from collections.abc import Sequence
 
@@ -13,7 +14,7 @@ from google.protobuf.json_format import MessageToDict, ParseDict
 from temporalio.api.common.v1 import Payload, Payloads
 from temporalio.converter import WorkflowSerializationContext
 
-from clew_activities.http_server import MAX_CONNECTIONS, Request, Response, serve_http
+from clew_activities.http_server import MAX_CONNECTIONS, REQUEST_SECONDS, Request, Response, serve_http
 from clew_audit.codec_server import (
     MAX_BODY_BYTES,
     MAX_LOGIN_BYTES,
@@ -243,9 +244,31 @@ async def test_it_is_served_within_bounds() -> None:
         writer.write(b"no http\r\n\r\n")
         assert b"400" in await reader.readline()
         writer.close()
-        waiting = [await asyncio.open_connection("127.0.0.1", port) for _ in range(MAX_CONNECTIONS + 8)]
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            closed = await waiting[-1][0].read()
-        assert closed == b""
-        for _, writer in waiting:
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.2"])
+async def test_connections_that_send_nothing_block_no_request(address: str) -> None:
+    """The oldest of the address that has the most of them give way, also to a request of that address."""
+    async with (
+        serve_http(make_server(), "127.0.0.1", 0) as port,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=BEARER) as client,
+        asyncio.timeout(PATIENCE_SECONDS),
+    ):
+        own = await asyncio.open_connection("127.0.0.1", port)
+        waiting = [await open_half(address, port) for _ in range(MAX_CONNECTIONS + 16)]
+        begun = time.monotonic()
+        assert (await client.get("/decode")).status_code == 405
+        assert time.monotonic() - begun < REQUEST_SECONDS / 4
+        assert await waiting[0][0].read() == b""
+        if address != "127.0.0.1":
+            own[1].write(b"GET /decode HTTP/1.1\r\nHost: a\r\n\r\n")
+            assert b"405" in await own[0].readline()
+        for _, writer in (own, *waiting):
             writer.close()
+
+
+async def open_half(address: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Open a connection from an address, and send the begin of a request."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(address, 0))
+    writer.write(b"GET /decode HTTP/1.1\r\n")
+    return reader, writer

@@ -40,6 +40,7 @@ async def terminate(clew: Clew, session: Session) -> None:
     await clew.temporal.get_workflow_handle(session.id).terminate(reason="an operator's mistake")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("turns", [1, 12], ids=["before any rollover", "after rollovers"])
 async def test_a_terminated_session_goes_on(stack: Stack, clew: Clew, archive: Archive, turns: int) -> None:
     """Every entry is intact, what ran and what waited has its end, and the next message works."""
@@ -83,6 +84,7 @@ async def test_a_session_that_needs_no_recovery_is_left_alone(stack: Stack, clew
         await recover(clew.temporal, archive, make_id(), task_queue="nowhere")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", ["damaged", pytest.param("lost", marks=pytest.mark.slow)])
 async def test_the_history_finds_an_archive_without_its_head(
     stack: Stack, clew: Clew, archive: Archive, head: str
@@ -111,6 +113,7 @@ async def test_the_history_finds_an_archive_without_its_head(
     assert (await audit_session(clew.temporal, archive, session.id)).clean
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left", [pytest.param("nothing", marks=pytest.mark.slow), "an older archive"])
 async def test_histories_replace_what_a_store_has_lost(stack: Stack, clew: Clew, archive: Archive, left: str) -> None:
     """Entries that are in no archive are taken from the histories of older workflow runs, each once and in order."""
@@ -185,6 +188,7 @@ async def test_a_signal_that_nobody_has_seen_leaves_a_fact(stack: Stack, archive
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", [pytest.param("kept", marks=pytest.mark.slow), "lost"])
 async def test_without_a_history_the_archive_is_enough(
     stack: Stack, clew: Clew, archive: Archive, state: str
@@ -237,6 +241,7 @@ async def reset_session(clew: Clew, session: Session) -> None:
     await clew.temporal.workflow_service.reset_workflow_execution(request)
 
 
+@pytest.mark.slow
 async def test_what_a_reset_has_told_otherwise_is_nobodys_to_drop(stack: Stack, clew: Clew, archive: Archive) -> None:
     """If archive and history differ, recovery is refused with the entry's seq until the operator names a source."""
     session = await begin_session(stack, clew, 17)
@@ -263,6 +268,7 @@ async def test_what_a_reset_has_told_otherwise_is_nobodys_to_drop(stack: Stack, 
     assert "replaced" in {run.ended for run in report.runs}
 
 
+@pytest.mark.slow
 async def test_a_reset_that_tells_nothing_new_drops_nothing(stack: Stack, clew: Clew, archive: Archive) -> None:
     """The archive, which is ahead of the history, is what the session goes on from."""
     session = await begin_session(stack, clew, 17)
@@ -290,6 +296,7 @@ class FailingWrites(Failing):
         return await self.inner.holds(path, size)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "lost",
     [pytest.param(False, id="before it is done", marks=pytest.mark.slow), pytest.param(True, id="after it is done")],

@@ -11,6 +11,7 @@ from clew_activities.model.prepare import make_profile
 from clew_audit.histories import ServerHistories
 from clew_audit.replay import replay_run
 from clew_audit.state_builder import StateBuilder
+from clew_workflows.contract.payloads import Refused, SentRequest
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.protocol import ArchiveRef
 from clew_workflows.session import advance, carried
@@ -104,12 +105,14 @@ def test_what_providers_told_is_in_the_entries() -> None:
         take_turn(session, tokens, ratio)
     session.ask("x" * 400)
     session.take_event(make_refusal(session, limit=4_000, actual=5_000))
-    reply(session, 1.3)
+    refused = Refused(kind="media", ids=("a",), reason="Could not process image")
+    reply(session, 1.3, request=SentRequest(digest="d", encoder="openai-chat/1", refused=(refused,)))
     real = session.state
     made = fold_entries(list(session.thread), pieces=2)
     assert real.settings.learned[made.settings.model].budget
     assert real.settings.learned[made.settings.model].ratio > 1
-    for name in ("learned", "profiles", "policy"):
+    assert real.settings.refused
+    for name in ("learned", "refused", "profiles", "policy"):
         assert getattr(made.settings, name) == getattr(real.settings, name), name
     assert (made.settings.config.encoding, made.settings.config.context_policy) == (
         real.settings.config.encoding,

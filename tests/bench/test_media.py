@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from bench.media import HEIGHT, WIDTH, Stored, Times, count_images, make_image
-from clew_activities.inspection import find_type, measure_image
+from clew_activities.file_types import find_type
+from clew_activities.inspection import measure_image
 
 
 def test_images_have_their_size_and_differ() -> None:

@@ -1,12 +1,13 @@
 """Run rounds of chaos, and shrink the plan of one that breaks a promise.
 
-    python -m tests.chaos [--seed 1] [--minutes 10] [--round-minutes 5] [--server cluster] [--plan FILE]
+    python -m tests.chaos [--seed 1] [--minutes 10] [--round-minutes 5] [--server cluster] [--without-clocks]
+                          [--plan FILE]
 
 Each round has a seed of its own, counted up from `--seed`, and servers and workers of its own on loopback. At the
 first broken promise the plan is shrunk: kinds of actions are left out and halves dropped while a promise of the same
 kind breaks. Processes are not deterministic, so each candidate has several tries, and the smallest plan may not fail
 every time. `--plan` carries out a plan from a file. With `--break` a mechanism is broken on purpose: the run succeeds
-if its first round notices it.
+if its first round notices it. Clocks need Debian's libfaketime; `--without-clocks` is a run in which none jumps.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from rich.table import Table
 
 from tests.chaos.breaks import BREAKS
 from tests.chaos.inspection import Figures
-from tests.chaos.plan import Plan, make_plan, shrink
-from tests.chaos.processes import SERVERS
+from tests.chaos.plan import CLOCK, Plan, make_plan, shrink
+from tests.chaos.processes import NO_CLOCKS, SERVERS, find_faketime
 from tests.chaos.round import Result, run_round
 
 TRIES = 3
@@ -39,7 +40,8 @@ async def run_rounds(options: Namespace, console: Console) -> tuple[int, Result 
     broken: Result | None = None
     while broken is None and (left := give_up_at - time.monotonic()) > 0:
         console.print(f"seed {seed + number} begins", highlight=False)
-        result = await run_round(make_plan(seed + number, min(60 * round_minutes, left)), options.server)
+        plan = make_plan(seed + number, min(60 * round_minutes, left), clocks=not options.without_clocks)
+        result = await run_round(plan, options.server)
         number += 1
         figures.add(result.figures)
         console.print(f"seed {result.plan.seed}: {len(result.violations)} violations", highlight=False)
@@ -103,21 +105,25 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--break", dest="breaks", choices=BREAKS, action="append", default=[], help="break a mechanism"
     )
+    parser.add_argument("--without-clocks", action="store_true", help="let no clock jump: it needs no libfaketime")
     options = parser.parse_args(arguments)
     console = Console()
     plan = Plan.load(options.plan.read_text()) if options.plan else None
+    if find_faketime() is None and (CLOCK in plan.families if plan else not options.without_clocks):
+        parser.error(NO_CLOCKS)
 
     async def run() -> int:
         if plan or options.breaks:
             seconds = 60 * min(options.minutes, options.round_minutes)
-            carried_out = plan or make_plan(options.seed, seconds)
+            carried_out = plan or make_plan(options.seed, seconds, clocks=not options.without_clocks)
             result = await run_round(carried_out, options.server, options.breaks)
             show(result.figures, console)
             show_violations(result, console)
             return bool(result.violations) != bool(options.breaks)
         rounds, broken = await run_rounds(options, console)
         if broken is None:
-            console.print(f"{rounds} rounds from seed {options.seed}: every promise was kept", highlight=False)
+            kept = "every promise was kept" + (", but no clock has jumped" if options.without_clocks else "")
+            console.print(f"{rounds} rounds from seed {options.seed}: {kept}", highlight=False)
         else:
             await explain(broken, options, console)
         return broken is not None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import random
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -13,22 +13,25 @@ from typing import Any
 from clew import ContextPolicy
 from clew.contract import ContextOperation
 from clew.errors import AlreadyAnswered, AlreadyResolved, Archived, Busy, ClewError, Refusal
-from clew.operators import export_session, import_session, read_export
 from clew.session.events import EntryCommitted
 from clew.session.transport import make_input, translate_errors
 from clew_workflows.contract.content import Content, get_text
 from clew_workflows.contract.outputs import InputReceipt, OperationReceipt
-from clew_workflows.encryption import find_sealer
 from tests.chaos.callers import OUTCOME_SECONDS, Callers, GaveUp, make_words
 from tests.chaos.model import FIRST, SECOND, SPARE, Verdict
-from tests.chaos.oracle import ExternalResult, Origin, Reader
-from tests.chaos.plan import Action, name_offspring
+from tests.chaos.offspring import burn, checkpoint, delete, fork, import_export
+from tests.chaos.oracle import ExternalResult, Reader
+from tests.chaos.plan import Action
+from tests.chaos.rules import Span
+from tests.chaos.web import peek, post, stream, upload
 from tests.support.media import make_png
 
 LANES = ("default", "draft", "side")
 INPUT_BEHAVIOURS = ("say", "note", "charge", "slow", "rude", "unchecked", "leak")
 IMAGE_BYTES = (0, 3000, 3000, 1_200_000)
 """Bytes of the noise in images. The largest are stored in several pieces."""
+UNANSWERED_SECONDS = 60.0
+"""Seconds in which a close without an answer may still happen."""
 _HIBERNATE_ATTEMPTS = 10
 
 Act = Callable[[Callers, Action, random.Random], Awaitable[None]]
@@ -98,8 +101,10 @@ async def signal(callers: Callers, action: Action, chance: random.Random) -> Non
     fields = fields or {"input_id": name, **_make_input(name, chance)}
 
     async def send() -> None:
+        began = time.time()
         async with translate_errors(callers.name):
             await callers.session._handle.workflow.signal(kind, fields)
+        callers.promises.signals[name] = Span(began, time.time())
 
     await callers.persist(send, name, str(fields.get("content", "")))
     callers.promises.ledger.signalled.add(name)
@@ -211,10 +216,17 @@ async def hibernate(callers: Callers, action: Action, chance: random.Random) -> 
 
 async def close(callers: Callers, action: Action, chance: random.Random) -> None:
     """Close the session. The next caller opens it again."""
-    # Without an answer it may have been closed before it had begun.
-    was_early, callers.promises.closed_early = callers.promises.closed_early, True
-    receipt = await callers.session.close("done")
-    callers.promises.closed_early = was_early or receipt.last_seq < 0
+    began, closes = time.time(), callers.promises.closes
+    unanswered = Span(began, began + UNANSWERED_SECONDS)
+    closes.append(unanswered)
+    try:
+        receipt = await callers.session.close("done")
+    except Refusal:
+        closes[closes.index(unanswered)] = Span(began, time.time())
+        raise
+    closes.remove(unanswered)
+    if receipt.last_seq < 0:
+        closes.append(Span(began, time.time()))
     callers.oracle.acknowledge(callers.name, receipt.last_seq)
 
 
@@ -293,62 +305,30 @@ async def list_sessions(callers: Callers, action: Action, chance: random.Random)
         callers.oracle.report("reader", callers.name, f"the list has a session twice: {sorted(ids)}")
 
 
-async def fork(callers: Callers, action: Action, chance: random.Random) -> Callers | None:
-    """Fork the session at one of its entries. The fork is there only if it is confirmed."""
-    status = await callers.persist(callers.session.status)
-    if not status.rev:
-        return None
-    at_seq, name = chance.choice((status.rev - 1, chance.randrange(status.rev))), name_offspring(action)
-    await callers.persist(lambda: callers.session.fork(at_seq, name))
-    callers.promises.forks[name] = at_seq
-    return callers.call_offspring(name, Origin(callers.name, at_seq))
-
-
-async def checkpoint(callers: Callers, action: Action, chance: random.Random) -> Callers | None:
-    """Make a checkpoint of the active lane, and restore it as a new session."""
-    token = await callers.persist(callers.session.checkpoint)
-    name = name_offspring(action)
-    await callers.persist(lambda: callers.clew.restore(token, name))
-    return callers.call_offspring(name)
-
-
-async def import_export(callers: Callers, action: Action, chance: random.Random) -> Callers | None:
-    """Export the session, and make another one of the file."""
-    name, client, file = name_offspring(action), callers.clew.temporal, io.BytesIO()
-    count = await export_session(client, callers.archive, callers.name, file)
-    file.seek(0)
-    callers.oracle.see_page(callers.name, read_export(file, find_sealer(client.data_converter)), 0)
-    file.seek(0)
-    await import_session(client, callers.archive, file, session_id=name, task_queue=callers.clew.task_queue)
-    return callers.call_offspring(name, Origin(callers.name, count - 1))
-
-
-async def delete(callers: Callers, action: Action, chance: random.Random) -> None:
-    """Delete the session."""
-    await callers.delete()
-
-
 ACTIONS: Mapping[str, Callable[[Callers, Action, random.Random], Awaitable[Callers | None]]] = {
     "message": message, "steer": steer, "inject": inject, "signal": signal, "cancel": cancel, "operate": operate,
     "configure": configure, "summarize": summarize, "resolve": resolve, "submit": submit, "hibernate": hibernate,
     "close": close, "fork": fork, "checkpoint": checkpoint, "import": import_export, "delete": delete,
     "repeat": repeat, "read": read, "follow": follow, "list": list_sessions,
+    "post": post, "stream": stream, "upload": upload, "peek": peek, "burn": burn,
 }  # fmt: skip
 """The function of each word. Those that make a session return its callers."""
 
 
 async def perform(callers: Callers, action: Action) -> Callers | None:
-    """Perform an action. A refusal, or no answer, is one of its ends; any other exception is a violation."""
+    """Perform an action, and count its end. A refusal, or no answer, is one; any other exception is a violation."""
+    made = None
     try:
-        return await ACTIONS[action.kind](callers, action, random.Random(action.values["seed"]))
-    except (Refusal, GaveUp, AlreadyResolved):
-        return None
-    except ClewError as error:
-        callers.errors[f"{action.kind} ended: {type(error).__name__}: {str(error)[:120]}"] += 1
-        return None
+        made = await ACTIONS[action.kind](callers, action, random.Random(action.values["seed"]))
+    except (ClewError, GaveUp) as error:
+        callers.ends[type(error).__name__] += 1
+        if not isinstance(error, (Refusal, GaveUp, AlreadyResolved)):
+            callers.errors[f"{action.kind} ended: {type(error).__name__}: {str(error)[:120]}"] += 1
     except Exception as error:
         callers.oracle.report("client", callers.name, f"{action.kind} {action.number} raised {error!r}")
-        return None
+    else:
+        callers.ends["done"] += 1
+    return made
 
 
 def _choose_settings(chance: random.Random, behaviour: str) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from clew_workflows.contract.outcomes import RequestOutcome
 from tests.chaos.model import FIRST
 from tests.chaos.oracle import Oracle, Origin
 from tests.chaos.plan import SESSIONS
+from tests.chaos.service import Service
 
 T = TypeVar("T")
 
@@ -55,6 +56,9 @@ class Callers:
         receipts: The arguments of accepted inputs, with their receipts.
         operations: The arguments of accepted operations, by id.
         errors: Errors after which a command was sent again, with their counts.
+        ends: How the actions ended: `done`, or the type of an error.
+        service: The service; None: there is none.
+        settings: Fields of the session's configuration beside those of its kind.
         at_rest: The faults are over: what a session refuses because its store is slow is sent again.
     """
 
@@ -68,6 +72,9 @@ class Callers:
         self.receipts: list[tuple[dict[str, Any], Any]] = []
         self.operations: dict[str, dict[str, Any]] = {}
         self.errors: Counter[str] = Counter()
+        self.ends: Counter[str] = Counter()
+        self.service: Service | None = None
+        self.settings: dict[str, Any] = {}
         self.at_rest = False
         self._opening: set[asyncio.Task[None]] = set()
 
@@ -80,21 +87,24 @@ class Callers:
         """Open the session, or open it again."""
         own = BOSS if self.name.startswith("boss") else PLAIN
         fields: dict[str, Any] = own if self.name in SESSIONS else {}
-        await self.clew.open(self.name, **fields)
+        await self.clew.open(self.name, **fields, **self.settings)
 
     def call_offspring(self, name: str, origin: Origin | None = None) -> Callers:
         """Make the callers of a session that was made of this one."""
         callers = Callers(self.clew, self.archive, self.oracle, name, origin)
-        callers.at_rest = self.at_rest
+        callers.at_rest, callers.service = self.at_rest, self.service
         return callers
 
-    async def delete(self) -> None:
-        """Delete the session, until there is an answer. It is used no more, and not opened again."""
+    async def delete(self, send: Callable[[], Awaitable[object]] | None = None) -> None:
+        """Delete the session, until there is an answer. It is used no more, and not opened again.
+
+        `send`: another way than the Python client's.
+        """
         self.promises.deleted = True
         await asyncio.gather(*self._opening, return_exceptions=True)
         while True:
             try:
-                await self.clew.delete(self.name)
+                await (send() if send else self.clew.delete(self.name))
             except NotFound:
                 return
             except ClewError as error:

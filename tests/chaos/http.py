@@ -120,7 +120,7 @@ async def forward(request: HttpRequest, address: str) -> AsyncGenerator[bytes]:
 
 
 @asynccontextmanager
-async def _run_server(handler: Handler) -> AsyncIterator[str]:
+async def run_server(handler: Handler) -> AsyncIterator[str]:
     """Serve on a free port of loopback, one request for each connection; yields `host:port`."""
     connections: set[asyncio.Task[None]] = set()
 
@@ -172,7 +172,7 @@ class FaultyProxy:
     @asynccontextmanager
     async def serve(self) -> AsyncIterator[Self]:
         """Serve on a free port of loopback."""
-        async with _run_server(self.handle) as self.address:
+        async with run_server(self.handle) as self.address:
             yield self
 
     def begin_fault(self, fault: str, share: float, seconds: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -18,11 +19,14 @@ from clew_activities.archive import Store
 from clew_activities.archive.blobs import list_blobs
 from clew_activities.archive.errors import ArchiveError
 from clew_workflows.thread.entries import Entry
+from tests.chaos.bounds import Served, check_costs, check_deadlines, check_growth, check_secret
 from tests.chaos.callers import PAUSE_SECONDS, Callers
 from tests.chaos.effects import Effect, check_effects
 from tests.chaos.oracle import Oracle
+from tests.chaos.receiver import UNTOLD, Receiver, check_deliveries
 from tests.chaos.rest import REST_SECONDS
 from tests.chaos.rules import check_subagents, list_subagents
+from tests.chaos.timed import Timed, check_firings
 
 OLD_OBJECTS = 3
 """Objects of each kind that get the old key again."""
@@ -90,11 +94,7 @@ class Inspection:
                 self._oracle.check_thread(name, self.threads[name], parent)
         for name in self.threads.keys() - self._callers.keys():
             self._oracle.check_subagent(name, self.threads[name])
-        inherited = {
-            name: callers.promises.origin.seq + 1
-            for name, callers in self._callers.items()
-            if callers.promises.origin
-        }
+        inherited = self._list_inherited()
         gone = {effect.session for effect in effects if _find_root(effect.session) in deleted}
         for name, problem in check_effects(effects, self.threads, inherited, gone):
             self._oracle.report("effect", name, problem)
@@ -102,6 +102,58 @@ class Inspection:
             self._oracle.report("thread", name, problem)
         await asyncio.gather(*map(self._check_deleted, deleted))
         self._figures.counts["effects"] = len(effects)
+
+    def _list_inherited(self) -> dict[str, int]:
+        """List the seqs up to which the threads of forks are their parents'."""
+        origins = {name: callers.promises.origin for name, callers in self._callers.items()}
+        return {name: origin.seq + 1 for name, origin in origins.items() if origin}
+
+    async def check_webhooks(self, receiver: Receiver) -> None:
+        """Check what a receiver was told, once it knows of all outcomes. The server repeats what it refused."""
+        gone = {name for name, callers in self._callers.items() if callers.promises.deleted}
+        give_up_at = time.monotonic() + REST_SECONDS
+        while True:
+            problems = check_deliveries(
+                receiver.deliveries, self.threads, receiver.webhook.url, self._list_inherited(), gone
+            )
+            found = list(problems)
+            if not any(UNTOLD in problem for _, problem in found) or time.monotonic() > give_up_at:
+                break
+            await asyncio.sleep(PAUSE_SECONDS)
+        for name, problem in found:
+            self._oracle.report("webhook", name, problem)
+        for problem in receiver.problems:
+            self._oracle.report("webhook", "", problem)
+
+    def check_bounds(self, served: Served) -> None:
+        """Check what all sessions have cost, how long requests took, and that no thread has the provider's key."""
+        for name, problem in check_costs(self.threads, self._list_inherited(), served):
+            self._oracle.report("thread", name, problem)
+        for name, entries in self.threads.items():
+            stored = json.dumps([entry.as_dict() for entry in entries]).encode()
+            for problem in (*check_deadlines(entries), *check_secret("the thread", stored)):
+                self._oracle.report("thread", name, problem)
+
+    async def check_growth(self, name: str) -> None:
+        """Check that no history of a session grows by what is in it already."""
+        temporal = self._clew.temporal
+        async for run in temporal.list_workflows(f"WorkflowId = '{name}'"):
+            inputs = []
+            async for event in temporal.get_workflow_handle(name, run_id=run.run_id).fetch_history_events():
+                if event.HasField("activity_task_scheduled_event_attributes"):
+                    payloads = event.activity_task_scheduled_event_attributes.input.payloads
+                    inputs.append(b"".join(payload.data for payload in payloads).decode(errors="replace"))
+            self._figures.counts["activities of the first session"] += len(inputs)
+            for problem in check_growth(inputs, self.threads.get(name, ())):
+                self._oracle.report("audit", name, problem)
+
+    def check_schedules(self, timed: Timed) -> None:
+        """Check what the schedules have sent."""
+        self._figures.counts["times of schedules"] += len(timed.firings)
+        for name in {firing.session for firing in timed.firings}:
+            firings = [firing for firing in timed.firings if firing.session == name]
+            for problem in check_firings(firings, self.threads.get(name, ())):
+                self._oracle.report("thread", name, problem)
 
     async def check_rotation(self, oldest: Store, newest: Store) -> None:
         """Check that after a rotation of the keys the newest one opens every object.

@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from bench.ledger import Ledger, check, check_structure
-from clew.contract.payloads import ApprovalPayload, AssistantMessage, ForkPayload, SessionPayload, ToolMessage
+from clew.contract.payloads import ApprovalPayload, AssistantMessage, ForkPayload, ToolMessage
 from clew_audit.audit import Report
 from clew_workflows.thread.entries import Entry
-from tests.chaos.rules import check_answers, check_hooks, check_images, check_models
+from tests.chaos.rules import Span, check_answers, check_hooks, check_images, check_models, find_lost_signals
 
-Kind = Literal["thread", "effect", "reader", "audit", "wedged", "client", "worker", "round"]
-"""What is broken: a promise about the thread, a tool's declaration, a reader's view, the archive or a history, the
-end of all work, the client's errors, a worker, the round itself, which an error has ended."""
+Kind = Literal["thread", "effect", "reader", "webhook", "audit", "wedged", "client", "worker", "round"]
+"""What is broken: a promise about the thread, a tool's declaration, a reader's view, what a webhook was told, the
+archive or a history, the end of all work, the client's errors, a process, or an error that has ended the round."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,8 @@ class Promises:
         results: The accepted results of external calls.
         forks: The last shared seq of each fork that was made.
         deleted: Its callers have asked for its deletion, and use it no more.
-        closed_early: The session may have been closed before it had found its archive: no entry says so.
+        signals: When each accepted signal was sent, by its id.
+        closes: Closes of which the thread may say nothing: they had no answer, or found a session that had not begun.
     """
 
     session: str
@@ -99,7 +100,8 @@ class Promises:
     results: dict[str, ExternalResult] = field(default_factory=dict)
     forks: dict[str, int] = field(default_factory=dict)
     deleted: bool = False
-    closed_early: bool = False
+    signals: dict[str, Span] = field(default_factory=dict)
+    closes: list[Span] = field(default_factory=list)
 
 
 class Reader:
@@ -183,13 +185,10 @@ class Oracle:
     def check_thread(self, session: str, entries: Sequence[Entry], parent: Sequence[Entry] | None) -> None:
         """Compare a complete thread with the promises; `parent`: the thread of a fork's parent, if it is there."""
         promises = self.promises[session]
-        bodies = [entry.body for entry in entries]
-        if promises.closed_early or any(
-            isinstance(body, SessionPayload) and body.event == "closed" for body in bodies
-        ):
-            # A signal has no answer: one that comes while the session is being closed leaves nothing.
-            promises.ledger.uncertain |= dict.fromkeys(promises.ledger.signalled, "")
-            promises.ledger.signalled.clear()
+        # A signal has no answer: one that comes while the session is being closed leaves nothing.
+        for name in find_lost_signals(promises.signals, promises.closes, entries):
+            promises.ledger.uncertain[name] = ""
+            promises.ledger.signalled.discard(name)
         if promises.origin and parent is None:
             # Readers have seen it before it was deleted.
             above = self.promises[promises.origin.session].seen

@@ -10,32 +10,48 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 CALLS = {
-    "message": 40, "steer": 6, "inject": 4, "signal": 6, "cancel": 4, "operate": 10, "configure": 3, "summarize": 2,
-    "resolve": 12, "submit": 8, "hibernate": 3, "close": 1, "fork": 3, "checkpoint": 2, "import": 2, "delete": 2,
-    "repeat": 6, "read": 8, "follow": 5, "list": 1,
+    "message": 34, "steer": 6, "inject": 4, "signal": 8, "cancel": 4, "operate": 9, "configure": 3, "summarize": 2,
+    "resolve": 12, "submit": 8, "hibernate": 2, "close": 1, "fork": 3, "checkpoint": 2, "import": 2, "delete": 2,
+    "repeat": 6, "read": 7, "follow": 3, "list": 1,
+    "post": 9, "stream": 5, "upload": 3, "peek": 1, "burn": 2,
 }  # fmt: skip
 """What callers do, by how often."""
+BY_WEB = ("post", "upload", "peek", "burn")
+"""What the callers of a tenant's sessions do over HTTP. Operators follow all sessions (`stream`)."""
+ENDS = ("hibernate", "close")
+"""What ends a session, until its next caller opens it again."""
 BEHAVIOURS = {
     "say": 20, "note": 10, "charge": 10, "both": 8, "flaky": 4, "wire": 6, "order": 6, "nap": 5, "big": 3, "slow": 8,
     "loop": 3, "break": 2, "odd": 3, "delegate": 6, "rude": 3, "unchecked": 1, "leak": 3, "down": 6, "form": 3,
     "misform": 4, "look": 12,
 }  # fmt: skip
 """What a message asks of the scripted model, or of the hooks, by how often."""
+BEHAVIOURS_BY_WEB = {"say": 8, "note": 3, "charge": 3, "slow": 4, "rude": 1, "leak": 1}
+"""What those ask that are sent over HTTP."""
 WITH_SETTINGS = ("loop", "down", "form", "misform")
 """Behaviours of messages with settings of their own, which cannot join a run."""
 PROVIDER_FAULTS = (
     "reset", "stall", "limit-seconds", "limit-date", "error", "cut", "garbage", "redirect", "malformed", "huge",
 )  # fmt: skip
 STORE_FAULTS = ("fail", "slow", "reset", "lost-answer", "stale", "lost-write")
-FAULT_PAUSES = {"kill": 22.0, "stop": 26.0, "server": 70.0, "provider": 9.0, "store": 14.0, "clock": 40.0}
+FAULT_PAUSES = {
+    "kill": 22.0, "stop": 26.0, "server": 70.0, "provider": 9.0, "store": 14.0, "clock": 40.0, "service": 25.0,
+}  # fmt: skip
 """Mean seconds between two faults of a kind."""
+CLOCK = "clock"
+"""The fault that needs Debian's libfaketime."""
 ROTATE = "rotate"
 """The change of the keys in the middle of an encrypted round: a kind of its own."""
 OFFSPRING = ("fork", "checkpoint", "import")
-"""What makes another session."""
+"""What makes another session, which has callers then."""
+MAKING = (*OFFSPRING, "burn")
+"""What makes another session. One that was burnt has been deleted, too."""
 CALL_PAUSE = 0.4
 """Mean seconds between two actions of callers."""
-SESSIONS = ("plain-1", "plain-2", "plain-3", "boss-1", "boss-2")
+TENANT = "acme"
+SERVED = (f"{TENANT}:web-1", f"{TENANT}:web-2")
+"""The sessions of the service's tenant."""
+SESSIONS = ("plain-1", "plain-2", *SERVED, "boss-1", "boss-2")
 """The sessions that exist from the beginning. Those named `boss` have an agent with a subagent."""
 WORKERS = 3
 
@@ -108,8 +124,14 @@ class Plan:
         return cls(value["seed"], value["seconds"], actions, value["encrypts"])
 
 
-def make_plan(seed: int, seconds: float) -> Plan:
-    """Make the plan of a round. Equal seeds and times make equal plans. Those of even seeds encrypt."""
+def make_plan(seed: int, seconds: float, *, clocks: bool = True) -> Plan:
+    """Make the plan of a round. Equal seeds and times make equal plans. Those of even seeds encrypt.
+
+    Args:
+        seed: The seed.
+        seconds: The seconds of the round.
+        clocks: Whether clocks jump. Else the plan is the same without that.
+    """
     chance, encrypts = random.Random(f"chaos-{seed}"), seed % 2 == 0
     moments = [(at, "call") for at in _draw_moments(chance, CALL_PAUSE, seconds)]
     for kind, pause in FAULT_PAUSES.items():
@@ -127,13 +149,15 @@ def make_plan(seed: int, seconds: float) -> Plan:
                 sessions.remove(action.session)
         else:
             action = Action(number, at, kind, values=_choose_fault(chance, kind))
-        actions.append(action)
+        if clocks or kind != CLOCK:
+            actions.append(action)
     return Plan(seed, seconds, tuple(actions), encrypts)
 
 
 def name_offspring(action: Action) -> str:
-    """Name the session that an action makes."""
-    return f"{action.kind}-{action.number}"
+    """Name the session that an action makes. Those that are made over HTTP are the tenant's."""
+    name = f"{action.kind}-{action.number}"
+    return f"{TENANT}:{name}" if action.kind in BY_WEB else name
 
 
 def _draw_moments(chance: random.Random, pause: float, seconds: float) -> list[float]:
@@ -154,12 +178,16 @@ def _make_call(chance: random.Random, number: int, at: float, sessions: list[str
     if kind == "delete" and not offspring:
         kind = "read"
     values: dict[str, Any] = {"seed": chance.randrange(2**32)}
+    if kind == "post":
+        values["behaviour"] = _choose(chance, BEHAVIOURS_BY_WEB)
     if kind == "message":
         values["behaviour"] = _choose(chance, BEHAVIOURS)
         modes = ("queue", "queue", "queue", "reject", "interrupt", "steer")
         values["on_busy"] = chance.choice(modes[:-1] if values["behaviour"] in WITH_SETTINGS else modes)
     # Most calls meet on a few sessions; the newest offspring gets its share.
-    session = chance.choice(offspring if kind == "delete" else (*SESSIONS, *SESSIONS, *sessions[-3:]))
+    session = chance.choice(
+        SERVED if kind in BY_WEB else offspring if kind == "delete" else (*SESSIONS, *SESSIONS, *sessions[-3:])
+    )
     return Action(number, at, kind, session, values)
 
 
@@ -177,6 +205,8 @@ def _choose_fault(chance: random.Random, kind: str) -> dict[str, Any]:
         case "provider":
             fault = chance.choice(PROVIDER_FAULTS)
             return {"fault": fault, "seconds": round(chance.uniform(2, 12), 1), "share": chance.choice((0.3, 0.6, 1))}
+        case "service":
+            return {"how": chance.choice(("kill", "drain", "stop")), "seconds": round(chance.uniform(0, 5), 1)}
         case "store":
             fault = chance.choice(STORE_FAULTS)
             return {"fault": fault, "seconds": round(chance.uniform(3, 18), 1), "share": chance.choice((0.3, 0.6, 1))}

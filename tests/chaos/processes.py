@@ -14,7 +14,7 @@ from typing import Self
 
 from clew.errors import ClewError
 from clew.local import StartFailed, TemporalServer, Worker, temporal_server, worker_process
-from clew.local.child import LOOPBACK, child_process, free_ports
+from clew.local.child import LOOPBACK, Child, child_process, free_ports
 from deploy.local_cluster import LocalCluster, local_cluster
 from tests.chaos.worker import CACHED_SESSIONS
 from tests.support.rolling import QUICK_ROLLOVERS
@@ -31,7 +31,12 @@ _FAKETIME = (
 )
 # Log records that no fault excuses.
 _WRONG = ("panicked at",)
+NO_CLOCKS = "no clock can jump: install Debian's libfaketime, or do without with --without-clocks"
 _RECORD = re.compile(r"^(?=\d{4}-\d\d-\d\d[ T])", re.MULTILINE)
+
+
+class NoClocks(RuntimeError):
+    """The library that changes clocks is not installed."""
 
 
 def find_faketime() -> Path | None:
@@ -40,7 +45,7 @@ def find_faketime() -> Path | None:
 
 
 class Workers:
-    """Worker processes. A killed one is started again.
+    """Worker processes. One that is killed, or ends by itself, is started again, as an orchestrator does it.
 
     Attributes:
         kills: Workers killed so far.
@@ -60,10 +65,23 @@ class Workers:
 
     async def __aenter__(self) -> Workers:
         await asyncio.gather(*(member.start() for member in self._members))
+        self._watching = asyncio.create_task(self._watch())
         return self
 
     async def __aexit__(self, *_error: object) -> None:
+        self._watching.cancel()
+        await asyncio.gather(self._watching, return_exceptions=True)
         await asyncio.gather(*(member.end() for member in self._members))
+
+    async def _watch(self) -> None:
+        """Start workers again that have ended by themselves, or whose kill was broken off."""
+        while True:
+            await asyncio.sleep(_RETRY_SECONDS)
+            for member in self._members:
+                async with member.lock:
+                    if not member.is_running:
+                        await member.end()
+                        await member.start()
 
     async def kill(self, number: int, seconds: float) -> None:
         """Kill a worker with SIGKILL, and start it again after some seconds."""
@@ -86,9 +104,13 @@ class Workers:
                 member.send(signal.SIGCONT)
 
     async def change_clock(self, number: int, offset: int, seconds: float) -> None:
-        """Let a worker's wall clock jump by an offset, and back after some seconds."""
+        """Let a worker's wall clock jump by an offset, and back after some seconds.
+
+        Raises:
+            NoClocks: The library that changes clocks is not installed.
+        """
         if find_faketime() is None:
-            return
+            raise NoClocks(NO_CLOCKS)
         self.jumps += 1
         self._members[number].write_offset(offset)
         try:
@@ -107,6 +129,13 @@ class Workers:
         """Note the memory of the largest worker."""
         for member in self._members:
             self.largest = max(self.largest, member.measure_resident_bytes())
+
+
+def send_signal(process: Child | None, number: signal.Signals) -> None:
+    """Send a signal to a process, if it runs."""
+    if process and process.running:
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, number)
 
 
 class _Member:
@@ -140,6 +169,11 @@ class _Member:
             except (StartFailed, ClewError):
                 await asyncio.sleep(_RETRY_SECONDS)
 
+    @property
+    def is_running(self) -> bool:
+        """Whether its process runs, or is stopped."""
+        return self._worker is not None and self._worker.running
+
     async def kill(self) -> None:
         if self._worker:
             await self._worker.kill()
@@ -152,9 +186,7 @@ class _Member:
         await self._stack.aclose()
 
     def send(self, number: signal.Signals) -> None:
-        if self._worker and self._worker.running:
-            with suppress(ProcessLookupError):
-                os.kill(self._worker.pid, number)
+        send_signal(self._worker, number)
 
     def write_offset(self, seconds: int) -> None:
         self._clock.write_text(f"{seconds:+d}\n")

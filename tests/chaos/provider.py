@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import math
+import re
+from collections import Counter
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -12,18 +16,25 @@ from tests.chaos.http import Aborted, Connection, FaultyProxy, HttpAnswer, HttpR
 OTHER_HOST = "127.0.0.2"
 """A host that the keys of this provider must not reach."""
 _HUGE_BYTES = 24 * 1024 * 1024
+_USAGE = re.compile(rb'"usage": ?{"prompt_tokens": ?(\d+), ?"completion_tokens": ?(\d+)')
 _JSON = {"content-type": "application/json"}
 _EVENTS = {"content-type": "text/event-stream"}
 
 
 class FaultyProvider(FaultyProxy):
-    """A proxy before the scripted model."""
+    """A proxy before the scripted model.
+
+    Attributes:
+        served: The usage of each reply that it has passed on, or begun to.
+    """
+
+    def __init__(self, address: str, seed: int) -> None:
+        super().__init__(address, seed)
+        self.served: Counter[tuple[int, int]] = Counter()
 
     async def _answer(self, request: HttpRequest, connection: Connection, fault: str | None) -> None:
         if fault is None:
-            async with aclosing(forward(request, self._address)) as chunks:
-                async for chunk in chunks:
-                    await connection.answer(chunk)
+            await self._pass_on(request, connection)
             return
         self.faults[fault] += 1
         await self._fail(fault, request, connection)
@@ -44,9 +55,12 @@ class FaultyProvider(FaultyProxy):
                     HttpAnswer(429, {**_JSON, "retry-after": later}, b'{"error":{"message":"slow down"}}')
                 )
             case "error":
-                await connection.answer(HttpAnswer(500, _JSON, b'{"error":{"message":"broken"}}'))
+                # A careless server repeats the key that it was sent.
+                sent = request.headers.get("authorization", "")
+                body = json.dumps({"error": {"message": f"broken for {sent}"}}).encode()
+                await connection.answer(HttpAnswer(500, _JSON, body))
             case "cut":
-                await self._cut(request, connection)
+                await self._pass_on(request, connection, self._chance.randrange(200, 1500))
             case "garbage":
                 await connection.answer(self._chance.randbytes(2000))
             case "redirect":
@@ -74,11 +88,17 @@ class FaultyProvider(FaultyProxy):
                 end.cancel()
         raise Aborted
 
-    async def _cut(self, request: HttpRequest, connection: Connection) -> None:
-        left = self._chance.randrange(200, 1500)
+    async def _pass_on(self, request: HttpRequest, connection: Connection, left: float = math.inf) -> None:
+        """Pass a request on, and so many bytes of its answer; then the connection is cut."""
+        passed = b""
         async with aclosing(forward(request, self._address)) as chunks:
             async for chunk in chunks:
-                await connection.answer(chunk[:left])
+                part = chunk if left >= len(chunk) else chunk[: int(left)]
+                passed += part
+                if usage := _USAGE.search(passed):
+                    self.served[int(usage[1]), int(usage[2])] += 1
+                    passed = b""
+                await connection.answer(part)
                 left -= len(chunk)
                 if left <= 0:
                     raise Aborted

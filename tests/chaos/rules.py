@@ -1,9 +1,12 @@
-"""The rules of hooks, models and their fallbacks, structured answers, images and subagents."""
+"""The rules of hooks, models and their fallbacks, structured answers, images, subagents and lost signals."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from pydantic import ValidationError
@@ -14,6 +17,7 @@ from clew.contract.payloads import (
     MessagePayload,
     OperationPayload,
     RunPayload,
+    SessionPayload,
     ToolMessage,
     UserMessage,
 )
@@ -24,10 +28,51 @@ from clew_workflows.thread.entries import Entry
 from tests.chaos.hooks import is_refused
 from tests.chaos.model import SECRET, SPARE, Verdict
 
+CLOSING_SECONDS = 5.0
+"""Seconds before the entry of a close in which a signal may already have met a session that takes nothing more."""
 _SIGNATURE = re.compile(r"\(by (\w+)\)")
 _SHOWN = re.compile(r"^(\S+) shows (\w+) ")
 _ARCHIVED = "[the answer is in the archive"
 """The beginning of the result of a subagent that has archived its answer."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """A time in which something happened.
+
+    Attributes:
+        began: Its begin, in seconds since 1970.
+        ended: Its end.
+    """
+
+    began: float
+    ended: float
+
+    def meets(self, other: Span) -> bool:
+        """Whether both have a moment in common."""
+        return self.began <= other.ended and other.began <= self.ended
+
+
+def find_lost_signals(signals: Mapping[str, Span], closes: Sequence[Span], entries: Sequence[Entry]) -> Iterator[str]:
+    """Find the signals that may have left nothing: those that were sent while the session was being closed.
+
+    Args:
+        signals: When each signal was sent.
+        closes: Closes of which the thread may say nothing. A workflow that such a close has ended lived between two
+            entries.
+        entries: The thread.
+    """
+    moments = [datetime.fromisoformat(entry.at).timestamp() for entry in entries]
+    spans = [
+        Span(began - CLOSING_SECONDS, ended)
+        for entry, began, ended in zip(entries, moments, [*moments[1:], math.inf], strict=True)
+        if isinstance(entry.body, SessionPayload) and entry.body.event == "closed"
+    ]
+    for close in closes:
+        began = max((moment for moment in moments if moment <= close.began), default=-math.inf)
+        ended = min((moment for moment in moments if moment > close.ended), default=math.inf)
+        spans.append(Span(began, ended))
+    yield from (name for name, sent in signals.items() if any(sent.meets(span) for span in spans))
 
 
 def check_hooks(entries: Sequence[Entry]) -> Iterator[str]:

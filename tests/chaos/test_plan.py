@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
-from tests.chaos.plan import CALLS, FAULT_PAUSES, PROVIDER_FAULTS, ROTATE, STORE_FAULTS, Plan, make_plan, shrink
+import pytest
+
+from tests.chaos.__main__ import main
+from tests.chaos.plan import (
+    CALLS,
+    CLOCK,
+    ENDS,
+    FAULT_PAUSES,
+    PROVIDER_FAULTS,
+    ROTATE,
+    STORE_FAULTS,
+    Plan,
+    make_plan,
+    shrink,
+)
 
 
 def test_a_seed_makes_one_plan() -> None:
@@ -11,6 +25,33 @@ def test_a_seed_makes_one_plan() -> None:
     assert plan == make_plan(7, 120)
     assert plan != make_plan(8, 120)
     assert Plan.load(plan.dump()) == plan
+
+
+def test_most_actions_of_a_plan_meet_a_session_that_lives() -> None:
+    """Few actions end a session, and its next caller opens it again."""
+    for seed in range(1, 11):
+        calls = [action for action in make_plan(seed, 300).actions if not action.is_fault]
+        assert sum(action.kind in ENDS for action in calls) < 0.05 * len(calls)
+
+
+def test_a_plan_without_clocks_is_the_same_otherwise() -> None:
+    """A run that does without libfaketime leaves out the jumps of clocks alone."""
+    plan, without = make_plan(7, 600), make_plan(7, 600, clocks=False)
+    assert CLOCK in plan.families
+    assert list(without.actions) == [action for action in plan.actions if action.kind != CLOCK]
+
+
+def test_clocks_that_cannot_jump_fail_a_run_that_asks_for_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without libfaketime a run begins only if it was told to do without."""
+    monkeypatch.setattr("tests.chaos.__main__.find_faketime", lambda: None)
+    with pytest.raises(SystemExit) as ended:
+        main(["--minutes", "0"])
+    assert ended.value.code == 2
+    assert "install Debian's libfaketime" in capsys.readouterr().err
+    assert main(["--minutes", "0", "--without-clocks"]) == 0
+    assert "no clock has jumped" in capsys.readouterr().out
 
 
 def test_half_of_the_plans_encrypt() -> None:

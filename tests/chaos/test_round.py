@@ -17,6 +17,7 @@ from tests.chaos.callers import Callers
 from tests.chaos.inspection import Figures, Inspection
 from tests.chaos.oracle import Oracle
 from tests.chaos.plan import ROTATE, Action, Plan, make_plan
+from tests.chaos.processes import find_faketime
 from tests.chaos.rest import come_to_rest
 from tests.chaos.round import AN_HOUR_LATER, run_round
 from tests.support.rolling import make_id, run_rolling_worker
@@ -26,7 +27,7 @@ from tests.support.stack import Stack
 @pytest.mark.slow
 async def test_a_minute_of_chaos_keeps_every_promise() -> None:
     """Callers and faults of all kinds at once: the oracle finds nothing, and all of them took part."""
-    plan = make_plan(1, 45)
+    plan = make_plan(1, 45, clocks=find_faketime() is not None)
     # The plan's own faults of the provider are short, and while the store fails few models are called.
     error = Action(len(plan.actions), 29.0, "provider", values={"fault": "error", "share": 0.6, "seconds": 16.0})
     actions = sorted((*plan.actions, error), key=lambda action: action.at)
@@ -115,7 +116,7 @@ async def test_a_round_notices_what_is_broken(monkeypatch: pytest.MonkeyPatch, t
         "the newest key does not open",
         "the fork was deleted, but",
     ):
-        assert words in texts, words
+        assert words in texts, f"{words!r} is not in:\n{texts}"
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -12,7 +13,15 @@ from clew_workflows.contract.outcomes import OutcomeError, RequestOutcome
 from clew_workflows.thread.entries import Entry
 from tests.chaos.hooks import is_refused, is_refused_call
 from tests.chaos.model import FIRST, SECRET, SPARE, Verdict
-from tests.chaos.rules import check_answers, check_hooks, check_images, check_models, check_subagents
+from tests.chaos.rules import (
+    Span,
+    check_answers,
+    check_hooks,
+    check_images,
+    check_models,
+    check_subagents,
+    find_lost_signals,
+)
 from tests.support.session_harness import SessionHarness
 
 SUBAGENT = "s-1.tool00001"
@@ -176,3 +185,33 @@ def test_the_subagents_of_a_fork_are_those_of_its_parent(family: dict[str, list[
     """A fork's inherited results are checked in its parent."""
     assert list(check_subagents({"fork": family["s-1"]}, {"fork": 3})) == []
     assert list(check_subagents({"fork": family["s-1"]}, {}))
+
+
+def close_at(entries: Sequence[Entry], moment: str) -> list[Entry]:
+    """A thread that ends with a close, an hour after its other entries."""
+    last = entries[-1]
+    closed = replace(last, seq=last.seq + 1, kind="session", at=moment, payload={"event": "closed"}, refs={})
+    later = replace(last, seq=last.seq + 2, at=moment.replace("T10:00", "T11:00"))
+    return [*(replace(entry, at=moment.replace("T10", "T09")) for entry in entries), closed, later]
+
+
+def test_only_signals_around_a_close_may_be_lost() -> None:
+    """A signal that was sent long before the close, or once the session was open again, must have its entry."""
+    noon = datetime.fromisoformat("2026-01-01T10:00:00.000Z").timestamp()
+    entries = close_at(make_thread("fine"), "2026-01-01T10:00:00.000Z")
+    signals = {
+        name: Span(noon + seconds, noon + seconds + 0.1)
+        for name, seconds in (("before", -60), ("around", -1), ("closed", 1800), ("after", 3700))
+    }
+    assert list(find_lost_signals(signals, (), entries)) == ["around", "closed"]
+    assert list(find_lost_signals(signals, (), make_thread("fine"))) == []
+
+
+def test_a_close_without_an_entry_excuses_the_signals_between_the_entries_around_it() -> None:
+    """A workflow that was closed before it had begun has committed nothing: it lived between two entries."""
+    noon = datetime.fromisoformat("2026-01-01T10:00:00.000Z").timestamp()
+    entries = [
+        entry for entry in close_at(make_thread("fine"), "2026-01-01T10:00:00.000Z") if entry.kind != "session"
+    ]
+    signals = {"between": Span(noon - 1, noon), "before": Span(noon - 7200, noon - 7100)}
+    assert list(find_lost_signals(signals, [Span(noon + 5, noon + 6)], entries)) == ["between"]

@@ -14,6 +14,7 @@ from temporalio.client import (
     Schedule,
     ScheduleActionStartWorkflow,
     ScheduleSpec,
+    WorkflowExecutionStatus,
     WorkflowFailureError,
     WorkflowHandle,
 )
@@ -89,6 +90,7 @@ async def test_a_message_is_sent_to_a_session_that_hibernates(clew: Clew, schedu
     assert await session.request(receipt["request_id"]).answer() == "heard tick"
 
 
+@pytest.mark.slow
 async def test_each_time_is_a_new_session(clew: Clew, schedule_id: str) -> None:
     """An interval starts a session each time, of the agent, with the time in its id."""
     schedules = Schedules(clew)
@@ -101,7 +103,30 @@ async def test_each_time_is_a_new_session(clew: Clew, schedule_id: str) -> None:
     receipts = [await get_run(clew, details, number).result() for number in (0, 1)]
     times = [f"{prefix}-{run.scheduled_at:%Y%m%dT%H%M%SZ}" for run in details.recent[:2]]
     assert [receipt["session_id"] for receipt in receipts] == times
-    assert await clew.session(times[0]).request(receipts[0]["request_id"]).answer() == "heard tick"
+    for session_id in times:
+        # A thousand open sessions a day would be left otherwise.
+        assert await clew.temporal.get_workflow_handle(session_id).result()
+    again = await clew.open(times[0])
+    assert await again.request(receipts[0]["request_id"]).answer() == "heard tick"
+    assert await again.ask("and now?") == "heard and now?"
+
+
+@pytest.mark.parametrize(("target", "close", "stays"), [("session_prefix", False, True), ("session_id", True, False)])
+async def test_a_schedule_says_whether_its_session_is_closed(
+    clew: Clew, schedule_id: str, target: str, close: bool, stays: bool
+) -> None:
+    """`close` takes precedence: a session of a prefix may stay open, and one with an id be closed each time."""
+    schedules = Schedules(clew)
+    named: Any = {target: f"test-{uuid.uuid4().hex[:8]}"}
+    await schedules.create(schedule_id, "tick", agent="echo", close=close, **named, **NEVER)
+    await schedules.trigger(schedule_id)
+    details = await wait_for_runs(schedules, schedule_id)
+    receipt = await get_run(clew, details).result()
+    handle = clew.temporal.get_workflow_handle(receipt["session_id"])
+    if stays:
+        assert (await handle.describe()).status == WorkflowExecutionStatus.RUNNING
+    else:
+        await handle.result()
 
 
 async def test_a_request_that_does_not_complete_fails_its_workflow(
@@ -285,7 +310,9 @@ async def test_a_schedule_of_encrypted_sessions(stack: Stack, schedule_id: str) 
         details = await wait_for_runs(schedules, schedule_id)
         assert details.message.message.content == "a secret"
         receipt = await get_run(own.clew, details).result()
-        assert await own.clew.session(receipt["session_id"]).request(receipt["request_id"]).answer() == "fine"
+        await own.clew.temporal.get_workflow_handle(receipt["session_id"]).result()
+        session = await own.clew.open(receipt["session_id"])
+        assert await session.request(receipt["request_id"]).answer() == "fine"
         await schedules.update(schedule_id, note="changed")
         await schedules.trigger(schedule_id)
 
@@ -347,3 +374,14 @@ async def test_a_scheduled_request_survives_the_death_of_its_worker(stack: Stack
             kinds = [entry.kind async for entry in own.read_thread(session_id)]
     assert receipt["outcome"]["status"] == "completed"
     assert kinds == ["config", "ai_message", "ai_message", "run"]
+
+
+async def test_the_hour_that_a_clock_skips_has_no_time(clew: Clew, schedule_id: str) -> None:
+    """A time within it is left out on that day, as the page says; one of a repeated hour is used once."""
+    schedules = Schedules(clew)
+    for start, day in ((datetime(2027, 3, 27, tzinfo=UTC), 28), (datetime(2027, 10, 30, tzinfo=UTC), 31)):
+        times: Any = {"start_at": start, "end_at": start + timedelta(days=3), "cron": "30 2 * * *"}
+        await schedules.create(schedule_id, "tick", session_id="s", time_zone="Europe/Berlin", **times)
+        next_times = (await schedules.show(schedule_id)).next
+        await schedules.delete(schedule_id)
+        assert sum(at.day == day for at in next_times) == (0 if start.month == 3 else 1)

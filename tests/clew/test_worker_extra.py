@@ -24,6 +24,7 @@ def test_with_the_extra_every_exported_name_exists(name: str) -> None:
     assert all(hasattr(module, member) for member in module.__all__)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["clew.worker", *(pytest.param(name, marks=pytest.mark.slow) for name in MODULES if name != "clew.worker")],
@@ -45,6 +46,7 @@ def test_without_the_extra_the_error_names_what_to_install(name: str, tmp_path: 
     assert f"pip install 'clew[{MODULES[name]}]'" in ran.stdout
 
 
+@pytest.mark.slow
 def test_the_module_starts_the_worker() -> None:
     """`python -m clew.worker` is the worker's command line."""
     ran = subprocess.run(

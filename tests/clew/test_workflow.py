@@ -77,6 +77,7 @@ async def test_an_answer_may_have_a_form(stack: Stack) -> None:
         assert await (await start(stack, queue, "verdict", make_id(), config=config)).result() is True
 
 
+@pytest.mark.slow
 async def test_errors_are_those_of_the_client(stack: Stack) -> None:
     """A workflow catches refusals and failures by their classes, also in Temporal's own sandbox."""
     session = await stack.open()
@@ -154,6 +155,7 @@ async def test_a_cancelled_workflow_cancels_its_request(stack: Stack) -> None:
     release.set()
 
 
+@pytest.mark.slow
 async def test_a_long_request_takes_several_activities(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     """No activity waits longer than its limit; the answer comes from the last one."""
     release = asyncio.Event()

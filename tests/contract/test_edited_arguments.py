@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from clew.errors import TooLarge
 from clew.local import Reply, ToolCall
 from tests.support.stack import Stack, get_last_message
@@ -12,6 +14,7 @@ from tests.support.waiting import wait_until
 CALLS = 20
 
 
+@pytest.mark.slow
 async def test_a_round_of_large_edited_arguments_runs(stack: Stack) -> None:
     """All its calls are scheduled in one workflow task: what would make that too large for the server is refused."""
 

@@ -25,6 +25,7 @@ async def wait_until_idle(session: Session) -> None:
     await wait_until(is_idle)
 
 
+@pytest.mark.slow
 async def test_hanging_model_calls_leave_room_for_tools_and_the_archive(stack: Stack) -> None:
     """With all model slots taken, tools run, and sessions open, fork, hibernate and thaw."""
     begun: list[int] = []

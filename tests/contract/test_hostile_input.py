@@ -109,6 +109,7 @@ async def test_a_malformed_signal_becomes_an_entry(stack: Stack, signal: str) ->
     assert (await session.entries())[0].kind == "config"
 
 
+@pytest.mark.slow
 async def test_a_malformed_query_is_refused(stack: Stack) -> None:
     """Every query with every malformed payload is refused with a word of the contract."""
     session = await stack.open()
@@ -169,6 +170,7 @@ async def start(stack: Stack, args: Sequence[RawValue], workflow: str = "AgentSe
     )
 
 
+@pytest.mark.slow
 async def test_a_start_that_cannot_be_used_ends_at_once_with_its_word(stack: Stack) -> None:
     """The workflow fails; it does not keep running with failing workflow tasks."""
     for what, (args, word) in make_starts(stack.add_model("fine")).items():
@@ -225,6 +227,7 @@ async def test_what_is_accepted_can_be_read_again_however_deep_it_is_nested(stac
     assert report.differences == []
 
 
+@pytest.mark.slow
 async def test_malformed_input_replays_as_it_was_handled(stack: Stack) -> None:
     """Malformed starts, signals and updates have the same effect live, in a replay, and in a replay from a file."""
     session = await stack.open()
@@ -304,7 +307,7 @@ async def test_options_of_models_out_of_bounds_are_refused_and_leave_nothing(sta
     for _ in range(250):
         deep = {"a": deep}
     wrong: list[dict[str, Any]] = [
-        {"top_p": 0},
+        {"top_p": -0.01},
         {"verbosity": "loud"},
         {"service_tier": "no tier"},
         {"reasoning_effort": "most"},

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from clew import (
     ClearToolResults,
     ContextPolicy,
@@ -112,6 +114,7 @@ async def test_a_session_whose_policy_clears_has_the_tool_for_it(stack: Stack) -
     assert named == [[], ["read_result"], []]
 
 
+@pytest.mark.slow
 @needs_plain
 async def test_fifty_megabytes_leave_no_trace_in_the_history(stack: Stack) -> None:
     """The store has the result up to its limit; the history has only the part that the model saw."""
@@ -125,6 +128,7 @@ async def test_fifty_megabytes_leave_no_trace_in_the_history(stack: Stack) -> No
     assert sum(event.ByteSize() for event in history.events) < 50_000, "a thousandth of the result"
 
 
+@pytest.mark.slow
 async def test_an_archived_result_is_read_on_in_all_the_same(stack: Stack) -> None:
     """A result whose entry is archived can still be read, also after the session hibernated."""
     often = RolloverThresholds(events=50, bytes=100_000, updates=10, signals=10)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -24,6 +25,7 @@ from clew_workflows.contract.messages import compute_digest
 from tests.support.provider_server import decode_request
 from tests.support.rolling import make_id, run_rolling_worker
 from tests.support.stack import Stack
+from tests.support.waiting import wait_until
 
 LIMIT = 1_500
 OUTPUT = 200
@@ -50,6 +52,7 @@ async def open_session(stack: Stack, clew: Clew, **config: Any) -> Session:
     return await clew.open(make_id(), model=stack.add_model(reply_within_limit), model_options=options, **config)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runs", ["one run", pytest.param("many runs", marks=pytest.mark.slow)])
 async def test_a_session_learns_what_its_model_takes(stack: Stack, runs: str) -> None:
     """Every request is answered; the first refusal is retried, and later runs stay within the limit.
@@ -90,6 +93,7 @@ async def assert_learns(stack: Stack, clew: Clew) -> None:
     assert report.calls.verified == TURNS
 
 
+@pytest.mark.slow
 async def test_summaries_fit_into_the_window_that_the_model_has(stack: Stack) -> None:
     """One asked for before anything was learned is written in pieces, and one after a refusal is never refused."""
     policy = ContextPolicy(max_input_tokens=32_768, reserve_output_tokens=200, keep_last_turns=1)
@@ -109,6 +113,54 @@ async def test_summaries_fit_into_the_window_that_the_model_has(stack: Stack) ->
     assert get_text((await session.context()).messages[0]["content"]).endswith("They talked.")
 
 
+async def is_idle(session: Session) -> bool:
+    return (await session.status()).status == "idle"
+
+
+@pytest.mark.slow
+async def test_what_a_smaller_window_drops_is_summarized(stack: Stack) -> None:
+    """A table says 32 768 tokens, the server takes 8 000: after its refusal the session writes summaries by itself.
+
+    Every message is in the last context or in the summary, and no summary is written after every run.
+    """
+    limit, turns = 8_000, 24
+    policy = ContextPolicy(
+        max_input_tokens=32_768, reserve_output_tokens=OUTPUT, keep_last_turns=10, summarization="request_new"
+    )
+
+    def reply(body: dict[str, Any]) -> Reply:
+        tokens = count_prompt(body)
+        if tokens + OUTPUT > limit:
+            words = f"This model's maximum context length is {limit} tokens. "
+            words += f"However, your messages resulted in {tokens} tokens."
+            return Reply(words, status=HTTPStatus.BAD_REQUEST)
+        return Reply("They talked." if body["messages"][0]["content"] == INSTRUCTIONS else "Fine.")
+
+    options = {"max_output_tokens": OUTPUT}
+    session = await stack.clew.open(
+        make_id(), model=stack.add_model(reply), context_policy=policy, model_options=options
+    )
+    for number in range(turns):
+        await session.ask(f"{number} " + "some words of a user " * 180)
+        # A message that came now would end the summary that is being written.
+        await wait_until(partial(is_idle, session))
+    entries = await session.entries()
+    written = [entry for entry in entries if entry.kind == "summary"]
+    assert 1 <= len(written) <= turns // 4
+    assert [entry.payload["type"] for entry in entries if entry.kind == "error"] == ["context_length_exceeded"]
+    context = await session.context()
+    shown = {
+        get_text(message["content"]).partition(" ")[0] for message in context.messages if message["role"] == "user"
+    }
+    covered = {
+        get_text(entry.payload["content"]).partition(" ")[0]
+        for entry in entries
+        if entry.payload.get("role") == "user" and entry.seq <= written[-1].payload["to_seq"]
+    }
+    assert shown | covered == {str(number) for number in range(turns)}
+    assert not context.meta.truncated
+
+
 async def test_a_refusal_that_shortening_does_not_help_is_the_failure(stack: Stack) -> None:
     """A request that is too long by itself fails with a typed error after one retry; the session continues."""
     session = await open_session(stack, stack.clew)
@@ -124,6 +176,7 @@ async def test_a_refusal_that_shortening_does_not_help_is_the_failure(stack: Sta
     assert await session.ask("hello again")
 
 
+@pytest.mark.slow
 async def test_a_provider_that_counts_more_is_believed(stack: Stack) -> None:
     """The recipe has the ratio, contexts fit the provider's count, and the policy changes only in steps."""
 

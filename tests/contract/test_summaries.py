@@ -157,12 +157,14 @@ async def assert_kept_in_bounds(stack: Stack, clew: Clew, how: str) -> None:
         if not is_summary_request(body)
     ]
     assert all("Never forget the number 4711." in messages for messages in contexts)
-    assert any(text.startswith("Summary of earlier conversation:") for text in contexts[-1])
+    # A call whose context overflows may drop what a compaction has written; the next compaction follows it.
+    assert any(text.startswith("Summary of earlier conversation:") for messages in contexts[-2:] for text in messages)
     for entry in await session.entries():
         if recipe := entry.recipe:
             assert (await session.context(call_id=entry.refs["call_id"])).meta.digest == recipe.digest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runs", ["one run", pytest.param("many runs", marks=pytest.mark.slow)])
 async def test_a_compaction_is_undone_by_expand(stack: Stack, runs: str) -> None:
     """The context is equal to the byte as before, also if its entries were archived meanwhile."""
@@ -181,7 +183,7 @@ async def assert_undone(stack: Stack, clew: Clew) -> None:
     for number in range(4):
         await session.ask(f"question {number}")
     before = await list_contents(session)
-    assert (await session.compact(op_id="c-1")).status == "deferred"
+    assert (await session.compact(op_id="c-1")).status == "applied"
     await session.ask("and now?")
     (operation,) = await session.entries(kind="ai_context_operation")
     assert operation.payload["operation"]["meta"]["source_digest"]

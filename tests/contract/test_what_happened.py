@@ -159,6 +159,7 @@ async def test_a_deadline_within_a_reply_says_that_it_was_being_streamed(stack: 
     assert error.message.endswith(" characters had arrived")
 
 
+@pytest.mark.slow
 async def test_an_interrupt_does_not_wait_for_an_automatic_summary(stack: Stack) -> None:
     """A message is answered at once although the automatic summary hangs, with every `on_busy`."""
     summarizer = SlowModel()

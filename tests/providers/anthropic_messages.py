@@ -194,7 +194,8 @@ def is_thinking(body: Mapping[str, Any]) -> bool:
     return (body.get("thinking") or {}).get("type") in ("enabled", "adaptive")
 
 
-def _get_blocks(message: Mapping[str, Any]) -> list[Block]:
+def get_blocks(message: Mapping[str, Any]) -> list[Block]:
+    """Return the blocks of a message."""
     content = message["content"]
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
@@ -204,9 +205,9 @@ def _merge_turns(body: Mapping[str, Any]) -> list[tuple[str, list[Block]]]:
     turns: list[tuple[str, list[Block]]] = []
     for message in body["messages"]:
         if turns and turns[-1][0] == message["role"]:
-            turns[-1][1].extend(_get_blocks(message))
+            turns[-1][1].extend(get_blocks(message))
         else:
-            turns.append((message["role"], list(_get_blocks(message))))
+            turns.append((message["role"], list(get_blocks(message))))
     return turns
 
 
@@ -328,7 +329,7 @@ def order_ttls(exchange: Exchange) -> Iterator[Refusal]:
     body = exchange.body
     system = body.get("system")
     parts = [*(body.get("tools") or ()), *(system if isinstance(system, list) else ())]
-    parts += [block for message in body["messages"] for block in _get_blocks(message)]
+    parts += [block for message in body["messages"] for block in get_blocks(message)]
     ttls = [part["cache_control"].get("ttl", "5m") for part in (*parts, body) if "cache_control" in part]
     if ttls != sorted(ttls):
         # platform.claude.com/docs/en/build-with-claude/prompt-caching: longer ones must stand first
@@ -360,7 +361,7 @@ def have_content(exchange: Exchange) -> Iterator[Refusal]:
                 f"messages.{index}: all messages must have non-empty content except for the optional final assistant "
                 "message"
             )
-        for place, block in enumerate(_get_blocks(message)):
+        for place, block in enumerate(get_blocks(message)):
             where = f"messages.{index}.content.{place}"
             match block["type"]:
                 case "text" if not block["text"]:
@@ -376,7 +377,7 @@ def have_content(exchange: Exchange) -> Iterator[Refusal]:
                 case "tool_result" if block.get("is_error") and not block.get("content"):
                     yield Refusal(f"{where}: content cannot be empty if `is_error` is true")
     last = messages[-1] if messages else None
-    if last and last["role"] == "assistant" and _get_blocks(last)[-1].get("text", "x")[-1:].isspace():
+    if last and last["role"] == "assistant" and get_blocks(last)[-1].get("text", "x")[-1:].isspace():
         yield Refusal("messages: final assistant content cannot end with trailing whitespace")
 
 

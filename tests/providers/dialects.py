@@ -17,7 +17,7 @@ from mistralai.client.models import CompletionChunk
 from openai.types.chat import ChatCompletionChunk
 
 from tests.providers import anthropic_messages as messages_api
-from tests.providers import bedrock_api, gemini_api, responses_api
+from tests.providers import bedrock_api, gemini_api, messages_rules, responses_api
 from tests.providers.anthropic_messages import AnthropicMessages
 from tests.providers.chat_completions import ChatCompletions, make_id, make_signature
 from tests.providers.chat_rules import (
@@ -33,6 +33,7 @@ from tests.providers.chat_rules import (
 )
 from tests.providers.gemini_api import GeminiApi
 from tests.providers.media_rules import take_media
+from tests.providers.messages_rules import ForeignMessages, GatewayMessages
 from tests.providers.official_types import match_type
 from tests.providers.responses_api import ResponsesApi
 from tests.providers.server_rules import (
@@ -197,6 +198,46 @@ def _sign_for_gemini(position: int, number: int) -> Mapping[str, Any] | None:
     return None if position else {"extra_content": {"google": {"thought_signature": make_signature(number)}}}
 
 
+def _make_messages_row(
+    name: str, model: str, wire: ForeignMessages, rules: tuple[Rule, ...], media: frozenset[str] = frozenset()
+) -> Dialect:
+    """Make the row of another server with the Messages API."""
+    provider = f"{name}_messages"
+    return Dialect(
+        name=f"anthropic-{name}",
+        provider=provider,
+        model=model,
+        wire=wire,
+        rules=rules,
+        losses=(*messages_rules.LOSSES, find_foreign_thoughts(f"anthropic-{name}")),
+        environ={f"CLEW_PROVIDER_{provider.upper()}_DIALECT": f"anthropic-{name}"},
+        thinking_options={"reasoning_effort": "medium"},
+        base_path="",
+        media=media,
+    )
+
+
+def _make_gateway_row(name: str, wire: GatewayMessages, **fields: Any) -> Dialect:
+    """Make the row of a gateway to Anthropic's models."""
+    provider = f"{name}_messages"
+    variable = f"CLEW_PROVIDER_{provider.upper()}_DIALECT"
+    return Dialect(
+        name=f"anthropic-{name}",
+        provider=provider,
+        model="anthropic/claude-sonnet-4-6",
+        wire=wire,
+        rules=messages_rules.GATEWAY,
+        losses=(*messages_api.LOSSES, find_foreign_thoughts(f"anthropic-{name}")),
+        environ={variable: "anthropic-gateway"},
+        thinking_options={"reasoning_effort": "medium"},
+        runs_searches=True,
+        base_path="",
+        media=DOCUMENTS,
+        media_in_results=True,
+        **fields,
+    )
+
+
 def _make_dialect(name: str, model: str, wire: ChatCompletions, rules: tuple[Rule, ...], **fields: Any) -> Dialect:
     provider = fields.pop("provider", name.replace("-", "_"))
     losses = (*fields.pop("losses", KEPT), find_foreign_thoughts(name))
@@ -356,6 +397,27 @@ _ROWS: tuple[Dialect, ...] = (
         base_path="",
         media=DOCUMENTS,
         media_in_results=True,
+    ),
+    _make_messages_row("deepseek", "deepseek-v4-pro", ForeignMessages(indices="zero"), messages_rules.DEEPSEEK),
+    _make_messages_row("kimi", "kimi-k2.7-code", ForeignMessages(stops=False), messages_rules.KIMI, PLAIN_IMAGES),
+    _make_messages_row("minimax", "MiniMax-M3", ForeignMessages(whole=True), messages_rules.MINIMAX),
+    _make_messages_row(
+        "ollama",
+        "qwen3:8b",
+        ForeignMessages(thinks=False, indices="absent"),
+        messages_rules.OLLAMA,
+    ),
+    _make_messages_row("glm", "glm-5.3", ForeignMessages(), messages_rules.GLM),
+    _make_messages_row("vllm", "qwen3-vl", ForeignMessages(thinks=False), messages_rules.VLLM, PLAIN_IMAGES),
+    _make_messages_row("llamacpp", "qwen3-8b", ForeignMessages(thinks=False), messages_rules.LLAMACPP),
+    _make_gateway_row("litellm", GatewayMessages(wrap=messages_rules.wrap_for_litellm)),
+    _make_gateway_row(
+        "openrouter",
+        GatewayMessages(wrap=messages_rules.wrap_for_openrouter),
+        left_out=_leave_to("anthropic-litellm"),
+    ),
+    _make_gateway_row(
+        "vertex", GatewayMessages(wrap=messages_rules.wrap_for_vertex), left_out=_leave_to("anthropic-litellm")
     ),
     Dialect(
         name="bedrock",

@@ -3,12 +3,13 @@
 The session is the one that a workflow hosts, and each model call is encoded, sent, read and classified by the code of
 the worker. The server answers within the same process, so that a session takes some milliseconds, and every pair of
 dialects can have one. An empty or truncated reply is asked for again, as often as a worker does; another failed call
-is final, as it is for a run with a fallback once its time is over.
+is final, as it is for a run with a fallback once its time is over. Calls are made without what a server refuses.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -19,13 +20,14 @@ import httpx
 
 from clew.content import Image, Media
 from clew.tools import ToolDefinition
-from clew_activities.model.call_model import MAX_WASTED_ATTEMPTS, prepare_call
+from clew_activities.model.call_model import MAX_WASTED_ATTEMPTS, prepare_call, take_refusal
 from clew_activities.model.model_table import find_taken_media
 from clew_activities.model.prepare import make_profile
 from clew_activities.providers import ModelRequest, ProviderError, Providers, load_providers, stream
 from clew_activities.providers.encoders import get_forms, make_cache_key
-from clew_activities.providers.errors import EmptyReply, TruncatedStream
+from clew_activities.providers.errors import EmptyReply, ItemRefused, PromptRefused, TruncatedStream
 from clew_activities.providers.media import choose_media
+from clew_activities.providers.refusals import Search
 from clew_activities.received_media import make_part
 from clew_activities.tools.registry import resolve_tool
 from clew_activities.tools.stored_results import view_blob
@@ -66,7 +68,12 @@ class _Transport(httpx.AsyncBaseTransport):
         answer = server.answer(request.url.raw_path.decode(), dict(request.headers), await request.aread())
         if isinstance(answer, Refusal):
             headers = dict(wire.list_error_headers(answer))
-            return httpx.Response(answer.status, headers=headers, json=wire.encode_refusal(answer))
+            refusal = json.dumps(wire.encode_refusal(answer)).encode()
+
+            async def refuse() -> AsyncIterator[bytes]:
+                yield refusal
+
+            return httpx.Response(answer.status, headers=headers, content=refuse())
 
         async def send() -> AsyncIterator[bytes]:
             for event in answer:
@@ -177,26 +184,35 @@ class PureSession:
             cache_key=make_cache_key("pure", call.context_ref),
             takes=find_taken_media(call.model),
         )
-        chosen = choose_media(request, get_forms(provider, model))
-        request = replace(request, blobs={digest: self.blobs[digest] for digest in chosen.blobs})
-        for attempt in range(1, MAX_WASTED_ATTEMPTS + 1):
-            prepared, decoder = prepare_call(provider, request, self.servers.providers.redaction)
+        search = Search(request, get_forms(provider, model), provider.name, call.refused)
+        for attempt in count(1):
+            reduced = search.reduced
+            blobs = choose_media(reduced.request, get_forms(provider, model)).blobs
+            sent = replace(reduced.request, blobs={digest: self.blobs[digest] for digest in blobs})
+            prepared, decoder = prepare_call(provider, sent, self.servers.providers.redaction)
             try:
                 reply = await stream(self.servers.client, provider, prepared, decoder)
             except ProviderError as error:
-                if attempt < MAX_WASTED_ATTEMPTS and error.type in (EmptyReply.type, TruncatedStream.type):
+                if isinstance(error, ItemRefused):
+                    take_refusal(search, error, provider, sent)
+                    if search.has_next:
+                        continue
+                    if isinstance(error, PromptRefused):
+                        search.note_texts(error, call.model, tried=True)
+                elif attempt < MAX_WASTED_ATTEMPTS and error.type in (EmptyReply.type, TruncatedStream.type):
                     continue
                 return Failure(type=error.type, message=error.message, details=error.details)
+            assert decoder.sent, "a reply follows a request"
             return ModelAnswered(
-                reply=reply,
+                reply=reduced.restore_names(reply),
                 digest=context.meta.digest,
                 policy_hash=context.meta.policy_hash,
                 input_tokens=context.meta.estimated_tokens,
                 attempt=attempt,
-                request=decoder.sent,
-                fitting=decoder.fitting,
+                request=replace(decoder.sent, refused=reduced.refused),
+                fitting=reduced.describe(decoder.fitting),
             )
-        raise AssertionError("the last attempt is final")
+        raise AssertionError("the count has no end")
 
     def _answer_call(self, call: RunTool) -> None:
         """Run a tool."""

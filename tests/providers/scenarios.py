@@ -340,7 +340,8 @@ async def play_cancel_in_tool(cell: Cell) -> None:
 
 async def play_failed_run(cell: Cell) -> None:
     """Two runs fail, and the next message is answered: several messages of the user in a row."""
-    broken = Turn(fault=Fault("before", status=400))
+    # A refusal that no item of the request can be the reason of.
+    broken = Turn(fault=Fault("before", status=403))
     cell.play(broken, broken, Turn("", (call_add(1, 1),), thinks=True), Turn("Here I am."))
     session = await cell.open(system_prompt="You are patient.", tools=["add"])
     for text in ("Are you there?", "Really?"):

@@ -76,13 +76,23 @@ DROP = object()
 
 @dataclass(frozen=True)
 class Refusal:
-    """An error with which a server refuses a request, in the real server's words."""
+    """An error with which a server refuses a request, in the real server's words.
+
+    Attributes:
+        message: The message.
+        status: The HTTP status.
+        type: The type of the error.
+        code: The code of the error.
+        param: The parameter of the error.
+        events: The events of a stream that say it with status 200, in place of an error.
+    """
 
     message: str
     status: int = 400
     type: str | None = "invalid_request_error"
     code: Any = None
     param: str | None = None
+    events: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -265,6 +275,7 @@ class StrictServer:
         billed: The tokens of the replies.
         spoiled: Set by the first verdict.
         retry_after: The seconds that an error response names.
+        refusing: What is refused one day although it is as it should be, which is no verdict.
         free: Held while a test has the server.
     """
 
@@ -278,6 +289,7 @@ class StrictServer:
     spoiled: asyncio.Event = field(default_factory=asyncio.Event)
     sent: list[Sent] = field(default_factory=list)
     retry_after: int = 0
+    refusing: list[Rule] = field(default_factory=list)
     free: asyncio.Lock = field(default_factory=asyncio.Lock)
     _thoughts: int = 0
 
@@ -286,6 +298,7 @@ class StrictServer:
         self.steps = deque(steps)
         self.exchanges, self.verdicts, self.billed, self.sent = [], [], [], []
         self.surplus = self.retry_after = 0
+        self.refusing = []
         self.spoiled = asyncio.Event()
 
     @property
@@ -325,13 +338,15 @@ class StrictServer:
         number = len(self.exchanges)
         for word, found in (
             ("refused", refusals),
-            ("lost", [r for rule in self.dialect.losses for r in rule(exchange)]),
+            # What was refused must get lost.
+            ("lost", [r for rule in self.dialect.losses for r in rule(exchange) if not self.refusing]),
         ):
             self.verdicts += [f"request {number} {word}: {refusal.message}" for refusal in found]
         if self.verdicts:
             self.spoiled.set()
+        refusals += [refusal for rule in self.refusing for refusal in rule(exchange)]
         if refusals:
-            return refusals[0]
+            return list(refusals[0].events) or refusals[0]
         if not self.steps:
             self.surplus += 1
             return self._encode(Turn(text="The script is over."), exchange)

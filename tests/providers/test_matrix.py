@@ -101,5 +101,5 @@ async def test_a_fork_goes_on_at_another_dialect(matrix: Matrix, dialect: Dialec
 @pytest.mark.slow
 @pytest.mark.parametrize(("dialect", "partner"), list_pairs(2))
 async def test_a_run_falls_back_to_another_dialect(matrix: Matrix, dialect: Dialect, partner: Dialect) -> None:
-    """In the middle of a tool loop, and back with the next message. `test_pure_fallbacks` has all pairs."""
+    """In the middle of a tool loop, and back with the next message. `test_pure_fallbacks` has more pairs."""
     await play(Cell(matrix.clew, matrix.servers, dialect, partner), FALLBACK)

@@ -18,10 +18,15 @@ OUTAGE = Turn(fault=Fault("before", status=503))
 
 
 def iterate_pairs() -> Iterator[Any]:
-    """List all pairs of rows. The quick run has two formats in one order, and each other row once with a format."""
+    """List each row with each format in both orders, and each row with the next one.
+
+    Rows of one wire share its code: all pairs of them would play that again. The quick run has two formats in one
+    order, and each other row once with a format.
+    """
     for number, first in enumerate(DIALECTS):
         for place, other in enumerate(DIALECTS):
-            if first is other:
+            follows = place == (number + 1) % len(DIALECTS)
+            if first is other or not ({first.name, other.name} & {*FORMATS} or follows):
                 continue
             if {first.name, other.name} <= {*FORMATS}:
                 is_quick = (number < place) == ((number + place) % 2 == 0)

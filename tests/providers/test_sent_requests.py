@@ -117,6 +117,7 @@ async def read_recorded(entries: list[Entry], archive: Archive, family: str) -> 
     return digests
 
 
+@pytest.mark.slow
 async def test_the_requests_of_summaries_are_proved(matrix: Matrix) -> None:
     """Each body of a summary, in pieces and in a compaction, is the one recorded, also of a fork and after an import.
 

@@ -16,10 +16,20 @@ from mistralai.client import Mistral
 from mistralai.client.models import TextChunk, ThinkChunk, ToolCall
 from openai import AsyncOpenAI
 
+from clew_activities.providers.errors import ErrorAnswer, ItemRefused, classify_response
 from tests.providers import bedrock_api
 from tests.providers.chat_completions import ChatCompletions
 from tests.providers.dialects import CLAUDE_AT_BEDROCK, DIALECTS
-from tests.providers.strict_server import Call, Dialect, Exchange, Sent, StrictServer, Turn, run_strict_servers
+from tests.providers.strict_server import (
+    Call,
+    Dialect,
+    Exchange,
+    Refusal,
+    Sent,
+    StrictServer,
+    Turn,
+    run_strict_servers,
+)
 
 KEY = "key-of-the-tests"
 ROWS = {dialect.name: dialect for dialect in DIALECTS}
@@ -414,6 +424,36 @@ def test_an_invalid_request_is_refused_by_anthropic(change: Change, words: str) 
     body["tools"][0]["cache_control"] = {"type": "ephemeral"}
     change(body)
     assert words in list_refusals(ROWS["anthropic"], body)
+
+
+GATEWAY_REFUSED: list[tuple[Change, str]] = [
+    (_set(cache_control={"type": "ephemeral"}), "cache_control: Extra inputs are not permitted"),
+    (_set(output_config={"format": {"type": "json_schema", "schema": {}}}), "output_config.format: Extra inputs"),
+    (_set(tool_choice={"type": "none", "disable_parallel_tool_use": True}), "tool_choice.none.disable_parallel"),
+    (_set(context_management={"edits": []}), "context_management: Extra inputs"),
+    (lambda body: body["tools"][0].update(defer_loading=True), "tools.0.custom.defer_loading: Extra inputs"),
+    (lambda body: body["tools"].append({"type": "web_search_20260318", "name": "web_search"}), "Input tag"),
+    (_append("assistant"), "does not support assistant message prefill"),
+]
+
+
+@pytest.mark.parametrize(("change", "words"), GATEWAY_REFUSED)
+def test_an_invalid_request_is_refused_by_gateways_to_anthropic(change: Change, words: str) -> None:
+    body = make_anthropic_body()
+    row = ROWS["anthropic-litellm"]
+    assert not list_refusals(row, body)
+    change(body)
+    assert words in list_refusals(row, body)
+
+
+@pytest.mark.parametrize("name", ["anthropic-litellm", "anthropic-openrouter", "anthropic-vertex"])
+def test_the_errors_of_gateways_name_what_the_server_behind_them_refuses(name: str) -> None:
+    refusal = Refusal("messages.0.content.0: Could not process image")
+    body = json.dumps(ROWS[name].wire.encode_refusal(refusal))
+    error = classify_response(ErrorAnswer(status=400, headers={}, body=body, at=0))
+    assert isinstance(error, ItemRefused)
+    assert error.kind == "media"
+    assert "messages.0.content.0: Could not process image" in error.words
 
 
 def list_bedrock_refusals(body: dict[str, Any]) -> str:

@@ -24,7 +24,6 @@ NAMES = (
     "flood",
     "chatter",
     "babble",
-    "nonsense",
     "repeat",
     "show",
     "number",
@@ -51,8 +50,6 @@ def behave(tool: str, arguments: dict[str, Any]) -> Any:
             out.write("hello\n" * 1000)
             out.flush()
             time.sleep(1000)
-        case "nonsense":
-            return {"content": 7}
         case "repeat":
             return {"content": [{"type": "text", "text": os.environ.get("MCP_SECRET", "")}]}
         case "show":

@@ -131,6 +131,19 @@ class Withdrawn(NamedTuple):
     sent: bool
 
 
+class Corrected(NamedTuple):
+    """A run whose wrong answers leave the contexts at its end; if not `sent`, entries that no context shows instead.
+
+    Each answer has some parts. What may come before its correction: an entry that no context shows, or a late result.
+    """
+
+    lane: str
+    parts: list[int]
+    between: str
+    answer: str | None
+    sent: bool = True
+
+
 class Summarized(NamedTuple):
     """A summary up to so many entries ago."""
 
@@ -152,7 +165,8 @@ class Other(NamedTuple):
 
 
 Talk = Turn | Steered | LargeRound | LooseMessage | Shown | OpenCalls | Result | DoubtfulRound
-Step = Talk | Replaced | Summarized | Pinned | Expanded | Withdrawn | Switched | Other
+Operation = Replaced | Summarized | Pinned | Expanded | Withdrawn | Corrected | Switched | Other
+Step = Talk | Operation
 
 
 def write(steps: Sequence[Step], name: str = "heuristic") -> Thread:
@@ -160,17 +174,17 @@ def write(steps: Sequence[Step], name: str = "heuristic") -> Thread:
     player = _Player(Writer(name))
     for step in steps:
         match step:
-            case Replaced() | Summarized() | Pinned() | Expanded() | Withdrawn() | Switched() | Other():
-                player.operate(step)
+            case Turn() | Steered() | LargeRound() | LooseMessage() | OpenCalls() | Result() | DoubtfulRound():
+                player.play(step)
             case Shown():
                 player.show(step)
             case _:
-                player.play(step)
+                player.operate(step)
     return player.writer.thread
 
 
-def _is_withdrawn(entry: Entry) -> bool:
-    return get_text(entry.message["content"]).startswith("withdrawn [")
+def _is_left_out(entry: Entry) -> bool:
+    return get_text(entry.message["content"]).startswith(("withdrawn [", "wrong [", "correct it ["))
 
 
 class _Player:
@@ -242,14 +256,14 @@ class _Player:
         for call_id in call_ids[1:] if settled else ():
             self._speak(lane, tool_returns(call_id, "x"), late=True)
 
-    def operate(self, step: Replaced | Summarized | Pinned | Expanded | Withdrawn | Switched | Other) -> None:
+    def operate(self, step: Operation) -> None:
         thread = self.writer.thread
         match step:
             case Replaced(lane, messages, verbatim, back, reason):
                 base_seq = None if back is None else max(thread.last_seq - back, -1)
                 upto = thread.last_seq if base_seq is None else base_seq
                 talk = [entry for entry in thread.slice(0, upto) if entry.kind == "ai_message"]
-                own = [entry.message for entry in talk if entry.lane == lane and not _is_withdrawn(entry)]
+                own = [entry.message for entry in talk if entry.lane == lane and not _is_left_out(entry)]
                 own = own[len(own) - min(verbatim, len(own)) :]
                 self.writer.replace([*messages, *own], lane, base_seq, reason=reason)
             case Pinned(lane, kind, backs):
@@ -258,6 +272,8 @@ class _Player:
                 self.writer.expand(lane)
             case Withdrawn(lane, number, sent):
                 self._withdraw(lane, number, sent=sent)
+            case Corrected():
+                self._correct(step)
             case Summarized(lane, back, text):
                 self.writer.summary(max(thread.last_seq - back, -1), text, lane)
             case Switched(lane):
@@ -276,6 +292,34 @@ class _Player:
                 self.writer.commit("error", OTHER_PAYLOADS["error"])
         if sent:
             self.writer.operate("withdraw", lane, from_seq=self.writer.thread.rev - number)
+        else:
+            self.writer.commit("error", OTHER_PAYLOADS["error"])
+
+    def _correct(self, step: Corrected) -> None:
+        self.runs += 1
+        run, pairs = f"run-{self.runs}", list[tuple[int, int]]()
+        self._speak(step.lane, user_says("typed"), run)
+        for parts in step.parts:
+            first = self.writer.thread.rev
+            for _ in range(parts):
+                self._say_or_not(step, assistant_says("wrong"), run)
+            if step.between == "late" and self.calls:
+                self._speak(step.lane, tool_returns(self.calls[-1], "x"), late=True)
+            elif step.between == "entry":
+                self.writer.commit("error", OTHER_PAYLOADS["error"])
+            pairs.append((first, self.writer.thread.rev))
+            self._say_or_not(step, user_says("correct it"), run)
+        if step.answer is not None:
+            self._speak(step.lane, assistant_says(step.answer), run)
+        for first, last in pairs:
+            if step.sent:
+                self.writer.operate("corrected", step.lane, from_seq=first, to_seq=last)
+            else:
+                self.writer.commit("error", OTHER_PAYLOADS["error"])
+
+    def _say_or_not(self, step: Corrected, message: Message, run: str) -> None:
+        if step.sent:
+            self._speak(step.lane, message, run)
         else:
             self.writer.commit("error", OTHER_PAYLOADS["error"])
 
@@ -400,6 +444,13 @@ _cuts: list[st.SearchStrategy[Step]] = [
     st.builds(Pinned, _lanes, st.sampled_from(("pin", "pin", "unpin")), st.lists(st.integers(0, 12), max_size=3)),
     st.builds(Expanded, _lanes),
     st.builds(Summarized, _lanes, st.integers(1, 12), _texts),
+    st.builds(
+        Corrected,
+        _lanes,
+        st.lists(st.integers(1, 2), min_size=1, max_size=3),
+        st.sampled_from(("", "entry", "late")),
+        st.none() | _texts,
+    ),
 ]
 # Deferred, because Hypothesis would write all of it out in each failure.
 conversations = st.deferred(lambda: st.lists(st.one_of(_talk), min_size=4, max_size=16))

@@ -32,6 +32,7 @@ from clew_workflows.protocol import Prepare, RunTool, ToolAnswered
 from clew_workflows.session import views
 from clew_workflows.thread.context.contexts import take_page
 from tests.support.session_harness import SessionHarness
+from tests.support.waiting import PATIENCE_SECONDS
 
 Answer = dict[str, Any] | Exception
 
@@ -63,6 +64,8 @@ class Queried(Interceptor):
         return Outbound(next)
 
     def answer(self, query_input: QueryWorkflowInput) -> Any:
+        if query_input.query == "followed":
+            return {"queries": 0}
         self.queries.append(query_input)
         self.on_query()
         if self.first:
@@ -91,7 +94,11 @@ async def make_environment(queried: Queried, attempt: int = 1) -> ActivityEnviro
         "127.0.0.1:1", lazy=True, interceptors=[queried], data_converter=pydantic_data_converter
     )
     made = ActivityEnvironment(client)
-    made.info = replace(made.info, workflow_id="s-1", workflow_run_id="run-of-s-1", attempt=attempt)
+    # The SDK's own time is a second, which a busy machine may take.
+    time = timedelta(seconds=PATIENCE_SECONDS)
+    made.info = replace(
+        made.info, workflow_id="s-1", workflow_run_id="run-of-s-1", attempt=attempt, start_to_close_timeout=time
+    )
     return made
 
 

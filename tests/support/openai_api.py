@@ -15,7 +15,7 @@ from tests.support.serving import Served
 
 M = TypeVar("M", bound=BaseModel)
 
-NOT_DECLARED = {"store"}
+NOT_DECLARED = {"store", "frequency_penalty", "presence_penalty"}
 """Fields that the API sends, and the client's types do not have."""
 
 

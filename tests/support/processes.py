@@ -7,7 +7,7 @@ import sys
 import uuid
 from asyncio import create_subprocess_exec, subprocess, timeout
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +70,10 @@ def list_validations(worker: int) -> list[str]:
 
 def list_children(worker: int, file: str) -> list[str]:
     """List the process ids of a worker's children that run a file, zombies included."""
-    threads = Path(f"/proc/{worker}/task").iterdir()
-    children = [child for thread in threads for child in (thread / "children").read_text().split()]
+    children = []
+    for thread in Path(f"/proc/{worker}/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # The thread has ended.
+            children += (thread / "children").read_text().split()
     return [child for child in children if is_zombie(child) or file in read_command(child)]
 
 

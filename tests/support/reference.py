@@ -307,7 +307,26 @@ class Lane:
     def __init__(self, inputs: ProjectionInput) -> None:
         seq = inputs.thread.last_seq if inputs.at_seq is None else inputs.at_seq
         lane = [entry for entry in inputs.thread if entry.seq <= seq and entry.lane == inputs.context_ref]
-        self.conversation = [entry for entry in lane if entry.kind == "ai_message"]
+        withdrawals = [
+            range(entry.payload["operation"]["from_seq"], entry.seq)
+            for entry in inputs.thread
+            if entry.lane == inputs.context_ref and entry.payload.get("operation", {}).get("type") == "withdraw"
+        ]
+        # An operation at the end of a run drops each answer that was corrected, and its correction.
+        operations = [entry.payload.get("operation", {}) for entry in lane]
+        corrected = {
+            dropped
+            for operation in operations
+            if operation.get("type") == "corrected"
+            for dropped in range(operation["from_seq"], operation["to_seq"] + 1)
+        }
+        self.conversation = [
+            entry
+            for entry in lane
+            if entry.kind == "ai_message"
+            and not (entry.payload["role"] != "tool" and entry.seq in corrected)
+            and not (entry.payload["role"] == "user" and any(entry.seq in seqs for seqs in withdrawals))
+        ]
 
         # The latest replace is the anchor: messages after it, or after its base_seq, follow. The latest summary
         # replaces everything up to its to_seq, unless the lane was replaced since. An expand undoes either, but not a

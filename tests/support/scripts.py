@@ -6,9 +6,11 @@ import asyncio
 import uuid
 from typing import Any
 
-from clew import Entry, Session
+from clew import Agent, Entry, Session
 from clew.local import Reply, ToolCall
-from tests.support.stack import get_last_message
+from clew.local.scripted import Script
+from tests.support import toolbox
+from tests.support.stack import Stack, get_last_message
 from tests.support.waiting import wait_until
 
 
@@ -57,6 +59,20 @@ async def list_kinds(session: Any) -> list[str]:
 async def list_results(session: Session) -> list[Entry]:
     """List the entries of a session with results of tools."""
     return [entry for entry in await session.entries(kind="ai_message") if entry.payload["role"] == "tool"]
+
+
+def make_boss(stack: Stack) -> Agent:
+    """Make an agent that calls a subagent once, whose own tool `guarded` waits for an approval."""
+
+    def call_once(name: str, arguments: dict[str, Any]) -> Script:
+        def script(body: dict[str, Any]) -> Reply:
+            asked = get_last_message(body)["role"] == "user"
+            return Reply(tool_calls=(ToolCall(name, arguments),)) if asked else Reply("all done")
+
+        return script
+
+    helper = Agent("helper", model=stack.add_model(call_once("guarded", {})), tools=[toolbox.guarded])
+    return Agent("boss", model=stack.add_model(call_once("helper", {"task": "sum"})), tools=[helper.as_tool()])
 
 
 class PausedModel:

@@ -33,6 +33,11 @@ def answer_chat(body: dict[str, Any]) -> Reply:
             return Reply(tool_calls=(ToolCall("guarded", {}),))
         case "guard twice":
             return Reply(tool_calls=(ToolCall("guarded", {}, "c1"), ToolCall("guarded", {}, "c2")))
+        case "mixed":
+            calls = ToolCall("guarded", {}), ToolCall("guarded", {}), ToolCall("show_map", {"city": "Rome"})
+            return Reply(tool_calls=(*calls, ToolCall("order", {"item": "tea"})))
+        case "cut":
+            return Reply("too lo", finish_reason="length")
         case "guard and add":
             return Reply("I ask.", tool_calls=(ToolCall("guarded", {}), ToolCall("add", {"a": 1, "b": 2}, "c2")))
         case "map":
@@ -52,8 +57,10 @@ async def run_shop(
     settings: ServeSettings | None = None,
     store: Store | None = None,
 ) -> AsyncIterator[Served]:
-    """Run the service with a key that may use some agents, which have the guarded tool; without any, all agents."""
-    named = [Agent(name, model=stack.add_model(answer_chat), tools=["guarded"]) for name in (agents or ("shop",))]
+    """Run the service with a key that may use some agents, which have tools that wait; without any, all agents."""
+    named = [
+        Agent(name, model=stack.add_model(answer_chat), tools=["guarded", "order"]) for name in (agents or ("shop",))
+    ]
     clew = Clew(stack.clew.temporal, make_id())
     async with (
         serve(clew, stack.environ, agents=named, store=store or stack.store) as own,

@@ -27,6 +27,7 @@ from clew_activities.model.prepare import make_profile
 from clew_workflows.contract.content import Content
 from clew_workflows.contract.outcomes import Usage
 from clew_workflows.contract.outputs import ApprovalReceipt, CancelReceipt, InputReceipt, OperationReceipt
+from clew_workflows.contract.payloads import SentRequest
 from clew_workflows.contract.validation import translate_validation_error
 from clew_workflows.protocol import (
     AgentRoute,
@@ -52,7 +53,7 @@ from clew_workflows.protocol import (
     ToolAnswered,
     ToolReturned,
 )
-from clew_workflows.session import advance, commands, decisions, requests, tool_rounds
+from clew_workflows.session import advance, commands, decisions, requests, tool_rounds, views
 from clew_workflows.session.advance import Stamps
 from clew_workflows.session.carried import RECENT_ENTRIES, carry, restore
 from clew_workflows.session.commands import Command
@@ -236,6 +237,8 @@ class SessionHarness:
         except ValidationError as error:
             raise translate_validation_error(ContextOperation, error) from None
         receipt = self.do(command)
+        if isinstance(receipt, commands.CompactionAwaited):
+            return OperationReceipt(op_id=receipt.op_id, status="deferred")
         assert isinstance(receipt, OperationReceipt)
         return receipt
 
@@ -321,6 +324,7 @@ class SessionHarness:
             model=call.model,
             output_schema=self.state.run.request.output_schema if self.state.run else None,
             tools=self.state.run.request.tools if self.state.run else None,
+            external_tools=views.dump_external_tools(self.state.run.request) if self.state.run else None,
         )
 
 
@@ -350,7 +354,10 @@ def take_turn(session: SessionHarness, tokens: int, ratio: float = 1.0) -> None:
     reply(session, ratio)
 
 
-def reply(session: SessionHarness, ratio: float = 1.0, answer: str = "fine") -> None:
+def reply(
+    session: SessionHarness, ratio: float = 1.0, answer: str = "fine", request: SentRequest | None = None
+) -> None:
+    """Answer the model call. `request`: what its provider has received."""
     meta = session.build_context(session.call).meta
     usage = Usage(input_tokens=int(meta.estimated_tokens * ratio), output_tokens=1)
     session.take_event(
@@ -362,6 +369,7 @@ def reply(session: SessionHarness, ratio: float = 1.0, answer: str = "fine") -> 
             epoch=meta.epoch,
             shared_prefix_tokens=meta.shared_prefix_tokens,
             attempt=1,
+            request=request,
         )
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -15,7 +16,9 @@ from temporalio.api.enums.v1 import (
     VersionDrainageStatus,
     WorkflowTaskFailedCause,
 )
+from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import (
+    DescribeTaskQueueRequest,
     DescribeWorkerDeploymentRequest,
     DescribeWorkerDeploymentVersionRequest,
     DescribeWorkerDeploymentVersionResponse,
@@ -46,6 +49,10 @@ QUICK_DRAINS = {
     "matching.wv.VersionDrainageStatusRefreshInterval": "1s",
 }
 """A server's dynamic configuration: it notices within seconds, not minutes, that no session is left on a version."""
+
+SAID_SECONDS = 10.0
+"""Seconds for the server to say that all task queues know a change. It may never say so, though they do: see
+https://github.com/temporalio/temporal/issues/11842. Then the task queues are asked."""
 
 
 def make_version(clew: Clew, build_id: str) -> WorkerDeploymentConfig:
@@ -110,10 +117,38 @@ async def _set_routes(
         )
         info = described.worker_deployment_info
         pending = RoutingConfigUpdateState.ROUTING_CONFIG_UPDATE_STATE_IN_PROGRESS
-        return is_changed(info.routing_config) and info.routing_config_update_state != pending
+        if not is_changed(info.routing_config):
+            return False
+        return info.routing_config_update_state != pending or (
+            time.monotonic() > asked_at + SAID_SECONDS and await _do_queues_know(clew, info.routing_config)
+        )
 
     await wait_until(is_accepted)
+    asked_at = time.monotonic()
     await wait_until(is_known)
+
+
+async def _do_queues_know(clew: Clew, routes: RoutingConfig) -> bool:
+    """Whether each task queue of the version that is current, or on the ramp, says that it is."""
+    service, namespace = clew.temporal.workflow_service, clew.temporal.namespace
+    wanted = (
+        routes.current_deployment_version.build_id,
+        routes.ramping_deployment_version.build_id,
+        routes.ramping_version_percentage,
+    )
+    for build_id in filter(None, wanted[:2]):
+        for queue in (await describe_version(clew, build_id)).version_task_queues:
+            request = DescribeTaskQueueRequest(
+                namespace=namespace, task_queue=TaskQueue(name=queue.name), task_queue_type=queue.type
+            )
+            known = (await service.describe_task_queue(request, retry=True)).versioning_info
+            if wanted != (
+                known.current_deployment_version.build_id,
+                known.ramping_deployment_version.build_id,
+                known.ramping_version_percentage,
+            ):
+                return False
+    return True
 
 
 async def describe_version(clew: Clew, build_id: str) -> DescribeWorkerDeploymentVersionResponse:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass, field
 from ipaddress import ip_network
@@ -35,11 +35,15 @@ class Attempt:
         id: The id of the message.
         message: The message.
         status: The status that it was answered with.
+        headers: Its headers.
+        body: Its body.
     """
 
     id: str
     message: WebhookMessage
     status: int
+    headers: Mapping[str, str]
+    body: bytes
 
 
 @dataclass
@@ -98,7 +102,7 @@ class Receiver:
             self.waiting += 1
             await self.holds.wait()
         status = self.answer(message)
-        self.attempts.append(Attempt(headers["webhook-id"], message, status))
+        self.attempts.append(Attempt(headers["webhook-id"], message, status, headers, body))
         # A redirect that is followed comes back as a GET, which is a problem.
         return Response(status_code=status, headers={"Location": "/elsewhere", "Retry-After": "0"})
 

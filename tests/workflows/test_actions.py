@@ -99,6 +99,7 @@ async def test_a_turn_is_three_actions(counted: Stack) -> None:
     assert counting.actions == PLAIN
 
 
+@pytest.mark.slow
 async def test_a_tool_call_is_two_actions_more(counted: Stack) -> None:
     """The tool, and the model call that reads its result."""
     session = await open_counted(counted)

@@ -57,6 +57,7 @@ async def read_versions(session: Session) -> list[str]:
     return [entry.payload["agent"]["label"] for entry in await session.entries(kind="config")]
 
 
+@pytest.mark.slow
 async def test_a_new_deployment_reaches_open_sessions_with_their_next_request(stack: Stack) -> None:
     """The next run has the new prompt and schemas, and the thread says what has changed. A pinned session keeps its
     version until `configure` names the agent; a session without an agent gets the new schemas of its tools."""
@@ -106,6 +107,7 @@ def make_version(agent: Agent) -> str:
     return make_registry({}, [agent]).agents["support"].version
 
 
+@pytest.mark.slow
 async def test_a_pinned_session_keeps_its_version_while_it_hibernates(stack: Stack) -> None:
     """Waking prepares anew: agent and schemas stay; only tools that `configure` names are new. Others follow."""
     clew = make_client(stack)
@@ -132,6 +134,7 @@ async def test_a_pinned_session_keeps_its_version_while_it_hibernates(stack: Sta
         )
 
 
+@pytest.mark.slow
 async def test_workers_of_two_deployments_serve_one_session(stack: Stack) -> None:
     """While one deployment replaces another every request is served, with at most one new preparation each."""
     clew, model = make_client(stack), stack.add_model("fine")
@@ -146,6 +149,7 @@ async def test_workers_of_two_deployments_serve_one_session(stack: Stack) -> Non
     assert len(list_prompts(stack, model)) == 12
 
 
+@pytest.mark.slow
 async def test_an_agent_that_workers_do_not_have_fails_requests_until_they_have_it(stack: Stack) -> None:
     """`unknown_agent`, at the start of a session and later. The session keeps what it has."""
     clew, model = make_client(stack), stack.add_model("fine")
@@ -219,6 +223,7 @@ async def test_what_callers_set_wins_over_the_agent(stack: Stack) -> None:
         assert (config["limits"]["max_total_tokens"], config["tools"]) == (10_000, ["look"])
 
 
+@pytest.mark.slow
 async def test_what_does_not_go_with_the_agent_fails_requests_with_its_reason(stack: Stack) -> None:
     """At the start no worker has resolved the agent yet. A change that repairs it is accepted."""
     clew, model = make_client(stack), stack.add_model("fine")
@@ -253,6 +258,7 @@ async def test_a_session_that_exists_says_what_it_ignores(stack: Stack, caplog: 
             await clew.open(session.id, agent="not a name")
 
 
+@pytest.mark.slow
 async def test_forks_and_checkpoints_have_the_agent(stack: Stack) -> None:
     """A fork at an entry before a new version follows the workers, and a pinned one keeps the version at that entry.
     A restored session follows them, too, unless it is pinned or a tool has changed."""

@@ -56,6 +56,7 @@ async def test_an_archived_pin_is_in_the_current_context_at_once(stack: Stack, c
     assert not any(message["content"].startswith("turn 0 ") for message in (await query_context(session))["messages"])
 
 
+@pytest.mark.slow
 async def test_a_pin_that_waited_for_a_run_is_there_when_it_has_ended(stack: Stack, clew: Clew) -> None:
     """By update or by signal: soon after the run's outcome the query answers, with the pinned message in it."""
     session = await open_archived_session(stack, clew)
@@ -70,6 +71,7 @@ async def test_a_pin_that_waited_for_a_run_is_there_when_it_has_ended(stack: Sta
     assert any(get_text(message["content"]).startswith("turn 0 ") for message in shown.messages)
 
 
+@pytest.mark.slow
 async def test_a_pin_of_what_is_no_message_breaks_no_context(stack: Stack, clew: Clew) -> None:
     """A session accepts a pin of an archived entry that is no message; contexts ignore the pin."""
     session = await open_archived_session(stack, clew)
@@ -102,6 +104,7 @@ async def test_a_lane_that_is_taken_up_again_can_be_told_at_once(stack: Stack, c
     assert shown["messages"][-2]["content"].startswith("the last turn ")
 
 
+@pytest.mark.slow
 async def test_a_pin_right_before_an_approval_is_waited_for_wedges_nothing(stack: Stack, clew: Clew) -> None:
     """A request may wait for an approval before the session has fetched the pinned entry."""
 

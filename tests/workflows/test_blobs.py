@@ -58,6 +58,7 @@ async def test_a_blob_is_described_by_its_bytes_and_read_again(stack: Stack, tmp
     assert await session.read_blob(hashlib.sha256(make_pdf(3)).hexdigest()) == make_pdf(3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1_600_000, pytest.param(5_500_000, marks=pytest.mark.slow)])
 async def test_a_large_blob_comes_in_chunks_of_which_none_is_left(stack: Stack, size: int) -> None:
     """A blob of some MB is stored and read in chunks, of which the store keeps none."""
@@ -95,6 +96,14 @@ async def test_content_with_bytes_is_stored_and_named(stack: Stack) -> None:
     assert await session.read_blob(content[1]["blob"]) == image
 
 
+async def test_a_text_in_another_encoding_is_taken_as_a_text(stack: Stack) -> None:
+    """A short text in UTF-16, whose first bytes are also those of a recording."""
+    session = await stack.open("fine")
+    await session.ask(["Read it.", File.from_bytes("Hello world".encode("utf-16"), name="a.txt")])
+    content: Any = (await session.entries(kind="ai_message"))[0].as_dict()["payload"]["content"]
+    assert content[1]["blob"]["media_type"] == "text/plain"
+
+
 @pytest.mark.parametrize(
     ("data", "media_type", "refusal"),
     [
@@ -127,6 +136,7 @@ async def test_a_session_reads_only_the_blobs_of_its_family(stack: Stack) -> Non
             await reader.read_blob(digest)
 
 
+@pytest.mark.slow
 async def test_an_upload_without_one_of_its_chunks_is_refused_and_can_be_repeated(stack: Stack) -> None:
     """The last chunk is refused while another one is missing; after that one has come it is taken."""
     session, data = await stack.open(), make_png(80, 81, size=1_500_000)
@@ -218,6 +228,7 @@ async def test_a_refused_signal_with_a_blob_leaves_an_input_entry(stack: Stack) 
     assert not [entry for entry in await session.entries(kind="ai_message") if "image/png" in str(entry.as_dict())]
 
 
+@pytest.mark.slow
 async def test_limits_of_blobs_are_the_sessions(stack: Stack) -> None:
     """A blob, the blobs of a message, and those of a session that exceed their limit are refused."""
     small, large = make_png(96, 97), make_png(98, 99, size=50_000)
@@ -252,6 +263,7 @@ async def test_an_image_adds_its_description_to_the_history_and_nothing_else(sta
     assert b64encode(image[201:231]) not in history
 
 
+@pytest.mark.slow
 async def test_blobs_are_encrypted_where_encryption_is_on(stack: Stack) -> None:
     """Neither the store nor the server has the bytes of an image in plain form, and the client reads them again."""
     async with run_worker(stack, make_encryption("k1")) as encrypted:
@@ -285,6 +297,7 @@ async def test_a_damaged_and_a_lost_blob_are_told_apart(stack: Stack) -> None:
     assert await again.ask(["again", Image.from_bytes(make_png(106, 107))]) == "fine"
 
 
+@pytest.mark.slow
 async def test_blobs_go_with_exports_and_imports(stack: Stack) -> None:
     """A file of a session carries each of its blobs once; the imported session has them, verified."""
     session, image = await stack.open(), make_png(108, 109, size=1_200_000)
@@ -315,6 +328,7 @@ async def test_a_verification_names_a_blob_that_is_damaged(stack: Stack) -> None
     assert any(blob["digest"] in problem for problem in (await verify_archive(archive, session.id)).problems)
 
 
+@pytest.mark.slow
 async def test_a_deletion_keeps_the_blobs_of_forks(stack: Stack) -> None:
     """After the origin is deleted its fork still reads the image; after both, nothing of it is stored."""
     session = await stack.open()
@@ -326,6 +340,7 @@ async def test_a_deletion_keeps_the_blobs_of_forks(stack: Stack) -> None:
     assert not [path for path in await list_objects(stack.store) if f"s-{session.id}/" in path]
 
 
+@pytest.mark.slow
 async def test_a_checkpoint_takes_its_images_along(stack: Stack) -> None:
     """A session that is restored from a checkpoint has its blobs, also when the first session is deleted later."""
     session = await stack.open()
@@ -411,6 +426,7 @@ async def test_an_upload_leaves_no_history(stack: Stack) -> None:
     await wait_until(has_none)
 
 
+@pytest.mark.slow
 async def test_an_upload_writes_no_warning(stack: Stack, capfd: pytest.CaptureFixture[str]) -> None:
     """The SDK writes nothing to standard error about the size of a chunk: people upload from terminals."""
     session = await stack.open()

@@ -28,8 +28,8 @@ from clew.contract.payloads import SummaryPayload
 from clew.errors import (
     Busy,
     CheckpointUnavailable,
-    InvalidInput,
     Refusal,
+    RequestReused,
     TokenExpired,
     TokenMismatch,
     TooLarge,
@@ -86,6 +86,7 @@ def reply_with_sum(body: dict[str, Any]) -> Reply:
     return Reply(f"{len(body['messages'])} messages")
 
 
+@pytest.mark.slow
 @needs_plain
 async def test_a_session_goes_on_from_a_checkpoint(stack: Stack) -> None:
     """The restored session has context and configuration and ids of its own; the first session continues."""
@@ -183,6 +184,7 @@ async def test_a_busy_session_is_not_checkpointed(stack: Stack) -> None:
     assert await session.checkpoint()
 
 
+@pytest.mark.slow
 async def test_a_context_that_is_too_large_is_refused(stack: Stack) -> None:
     """The limit is the size of a snapshot, so that each token can be restored."""
     session = await stack.open("fine", context_policy=ContextPolicy(max_input_tokens=200_000))
@@ -202,6 +204,7 @@ async def test_a_context_that_is_too_large_is_refused(stack: Stack) -> None:
     assert (await session.status()).rev == before
 
 
+@pytest.mark.slow
 async def test_an_id_that_exists_is_not_restored_to(stack: Stack) -> None:
     """Neither over a session that runs nor over one that has ended; a token may be restored any number of times."""
     session = await stack.open("fine")
@@ -213,11 +216,12 @@ async def test_an_id_that_exists_is_not_restored_to(stack: Stack) -> None:
         if ended:
             await session.close()
         rev = (await session.status()).rev
-        with pytest.raises(InvalidInput, match="already"):
+        with pytest.raises(RequestReused, match="already"):
             await stack.clew.restore(token, session.id)
         assert (await session.status()).rev == rev
 
 
+@pytest.mark.slow
 async def test_a_restore_is_repeated_without_a_second_effect(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     """At once, later, after the token has expired and after the session has ended: it is the same session."""
     session = await stack.open("fine")
@@ -241,6 +245,7 @@ async def test_a_restore_is_repeated_without_a_second_effect(stack: Stack, monke
         assert [entry.payload["operation"]["reason"] for entry in operations] == ["restore"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("between", [None, "hibernate", "close", "roll over"])
 async def test_a_restore_that_was_not_finished_is_finished_by_a_repetition(
     stack: Stack, monkeypatch: pytest.MonkeyPatch, between: str | None
@@ -273,7 +278,7 @@ async def test_a_restore_that_was_not_finished_is_finished_by_a_repetition(
             case "roll over":
                 while len(await list_runs(clew, begun.id)) < 2:
                     await begun.configure(context_policy=ContextPolicy(keep_last_turns=9))
-        with pytest.raises(InvalidInput):
+        with pytest.raises(RequestReused):
             await clew.restore(other, begun.id)
         branch, same = await asyncio.gather(*(clew.restore(token, begun.id) for _ in range(2)))
         assert (branch.id, same.id) == (begun.id, begun.id)
@@ -312,13 +317,14 @@ async def test_a_restore_survives_a_worker_that_pauses(stack: Stack) -> None:
         assert [message["content"] for message in (await branch.context()).messages] == ["hi", "fine"]
 
 
+@pytest.mark.slow
 async def test_a_restore_is_not_repeated_by_other_sessions(stack: Stack) -> None:
     """An empty session and a fork of the restored one are other sessions, although the fork has its entries."""
     session = await stack.open("fine")
     token = await session.checkpoint()
     branch = await stack.clew.restore(token)
     for other in (await stack.open("fine"), await branch.fork()):
-        with pytest.raises(InvalidInput):
+        with pytest.raises(RequestReused):
             await stack.clew.restore(token, other.id)
 
 
@@ -354,6 +360,7 @@ async def test_without_a_key_there_are_no_checkpoints(stack: Stack) -> None:
         assert await there.ask("on") == "fine"
 
 
+@pytest.mark.slow
 async def test_a_lane_that_is_archived_is_checkpointed_whole(stack: Stack) -> None:
     """The session fetches the lane's archived entries first."""
     async with run_rolling_worker(

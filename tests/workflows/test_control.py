@@ -23,6 +23,7 @@ from clew.errors import (
     InvalidOperation,
     QueueFull,
     RequestMismatch,
+    RequestReused,
     UnknownApproval,
 )
 from clew.local import Reply, ToolCall
@@ -80,7 +81,9 @@ async def test_what_is_steered_in_is_read_after_the_answer(stack: Stack) -> None
     ]  # fmt: skip
     entries = await session.entries()
     assert [entries[3].refs["call_id"], entries[4].refs["source"]] == ["call-2", "weather"]
-    assert await session.steer("late", input_id="i-1") == first, "an id that is known is told the same again"
+    assert await session.steer("shorter", input_id="i-1") == first, "an input that is known is told the same again"
+    with pytest.raises(RequestReused):
+        await session.steer("late", input_id="i-1")
 
 
 async def test_a_step_input_is_read_before_the_next_call(stack: Stack) -> None:
@@ -111,6 +114,7 @@ async def test_an_idle_session_takes_no_input(stack: Stack) -> None:
     assert (refused.payload["event"], refused.payload["kind"]) == ("rejected", "steer")
 
 
+@pytest.mark.slow
 async def test_inputs_are_guarded_and_counted(stack: Stack) -> None:
     """A guard on another request is refused, and the sixty-fifth input too."""
     model = SlowModel()
@@ -294,6 +298,7 @@ async def test_a_tool_that_ignores_cancellation_holds_nobody_up(stack: Stack) ->
     toolbox.get_gate(gate).set()
 
 
+@pytest.mark.slow
 async def test_ten_waiting_callers_never_keep_a_cancel_out(stack: Stack) -> None:
     """The server accepts ten updates in flight; waiting callers never use all of them."""
     model = SlowModel()
@@ -305,6 +310,7 @@ async def test_ten_waiting_callers_never_keep_a_cancel_out(stack: Stack) -> None
     assert {(await task).status for task in (*waiting, asyncio.create_task(request.result()))} == {"cancelled"}
 
 
+@pytest.mark.slow
 async def test_a_tool_call_waits_for_approval(stack: Stack) -> None:
     """Pending calls show name and arguments; they are approved, edited or denied in any order."""
 
@@ -358,6 +364,7 @@ async def test_the_other_calls_of_a_reply_do_not_wait_for_an_approval(stack: Sta
     assert approval.payload["by"] == "ada"
 
 
+@pytest.mark.slow
 async def test_a_cancel_resolves_what_waits_for_approval(stack: Stack) -> None:
     """An approval has no timeout; after a cancellation its call is no longer pending."""
     session = await stack.open(
@@ -383,9 +390,14 @@ class City(BaseModel):
     people: int
 
 
+@pytest.mark.slow
 async def test_an_answer_comes_in_the_form_asked_for(stack: Stack) -> None:
-    """The schema reaches the provider; a model whose answer does not fit reads why, until its calls are used up."""
-    replies = [Reply("Oslo, I think"), Reply('{"name": 7, "people": 0}'), Reply('{"name": "Oslo", "people": 700000}')]
+    """The schema reaches the provider; a model whose answer does not fit reads why, until its calls are used up.
+
+    The next message's request has the last answer, and neither the wrong ones nor their corrections.
+    """
+    last = '{"name": "Oslo", "people": 700000}'
+    replies = [Reply("Oslo, I think"), Reply('{"name": 7, "people": 0}'), Reply(last), Reply("Yes.")]
     session = await stack.open(lambda _body: replies.pop(0))
     assert await session.ask("Which?", answer=City) == City(name="Oslo", people=700_000)
     model = (await session.status()).model
@@ -395,6 +407,11 @@ async def test_an_answer_comes_in_the_form_asked_for(stack: Stack) -> None:
     assert "name: 7 is not of type" in sent[2]["messages"][-1]["content"]
     context = await session.context(call_id="call-1")
     assert context.output_schema == City.model_json_schema()
+    assert await session.ask("Is it large?") == "Yes."
+    sent = stack.list_requests(model)
+    talk = [message["content"] for message in sent[3]["messages"] if message["role"] != "system"]
+    assert talk == ["Which?", last, "Is it large?"]
+    assert len((await session.context(call_id="call-3")).messages) == len(sent[2]["messages"])
     stubborn = await stack.open("never JSON", max_iterations=3)
     with pytest.raises(RequestFailed) as failed:
         await stubborn.ask("Which?", answer=City)
@@ -404,6 +421,7 @@ async def test_an_answer_comes_in_the_form_asked_for(stack: Stack) -> None:
         await stubborn.ask("Which?", output_schema={"required": 7})
 
 
+@pytest.mark.slow
 async def test_an_answer_is_of_any_type(stack: Stack) -> None:
     """The model is asked for an object; the thread, the outcome and the caller have the value."""
     replies = [Reply('{"value": [1, "two"]}'), Reply('{"value": [1, 2]}'), Reply('{"value": null}'), Reply("[1]")]

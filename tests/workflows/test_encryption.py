@@ -98,6 +98,7 @@ async def test_heartbeats_and_answers_of_queries_are_encrypted(encrypted: Stack)
     await request.result()
 
 
+@pytest.mark.slow
 async def test_a_codec_of_ones_own_serves_a_session(stack: Stack, tmp_path: Path) -> None:
     """Its turns, archive and audit. A client with keys instead is told so."""
     own = Encryption(own_codec=Reversing(), accepts_plain=False)
@@ -183,6 +184,7 @@ async def test_during_a_migration_plain_inputs_are_accepted(stack: Stack) -> Non
         assert await (await keyed.session(session.id).message("two", on_busy="queue")).answer() == "a secret answer"
 
 
+@pytest.mark.slow
 async def test_a_worker_without_the_key_leaves_the_session_to_another(stack: Stack) -> None:
     """It can neither answer nor end the session: the task waits for a worker with the key, and nothing is lost."""
     async with run_worker(stack, make_encryption("k1")) as first:
@@ -222,6 +224,7 @@ async def test_a_refusal_is_replayed_by_workers_with_the_key(stack: Stack) -> No
         assert await (await session.message("three")).answer() == "fine"
 
 
+@pytest.mark.slow
 async def test_exports_and_checkpoints_are_encrypted(encrypted: Stack) -> None:
     """What callers keep outside is as unreadable as what is inside, and each is read with the key."""
     session = await encrypted.open("a secret answer", system_prompt="a secret prompt")

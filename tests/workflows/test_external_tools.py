@@ -116,6 +116,7 @@ async def test_a_cancel_ends_what_waits_outside(stack: Stack) -> None:
     await assert_unharmed(stack, session.id)
 
 
+@pytest.mark.slow
 async def test_waiting_calls_survive_a_rollover(stack: Stack) -> None:
     """The next workflow run knows them, takes their results, and ends them at the times that they had."""
     async with run_rolling_worker(stack, RolloverThresholds(updates=5)) as clew:
@@ -185,6 +186,7 @@ async def test_a_callers_tools_are_changed_and_clashes_refused(stack: Stack) -> 
     await assert_unharmed(stack, session.id)
 
 
+@pytest.mark.slow
 async def test_a_callers_tools_go_on_with_the_session(stack: Stack) -> None:
     """After a hibernation, in a fork, and in a session that is made of a checkpoint."""
     session = await stack.open(call_once(ROME), external_tools=[WEATHER])

@@ -93,6 +93,7 @@ async def run_line(stack: Stack) -> AsyncIterator[Line]:
         yield line
 
 
+@pytest.mark.slow
 async def test_a_user_does_not_wait_for_all_calls_of_another(single: Stack) -> None:
     """Of each user the server takes one call in turn, in whichever order they came."""
     async with run_line(single) as line:
@@ -136,6 +137,7 @@ async def list_priorities(clew: Clew, session_id: str) -> set[tuple[int, str]]:
     return listed
 
 
+@pytest.mark.slow
 async def test_all_that_a_session_starts_has_its_priority(stack: Stack) -> None:
     """After a rollover, too; a change of the configuration changes what comes after it."""
     key = make_fairness_key("ada")
@@ -155,6 +157,7 @@ async def test_all_that_a_session_starts_has_its_priority(stack: Stack) -> None:
         assert (await session.entries(kind="config"))[-1].payload["priority"] == 5
 
 
+@pytest.mark.slow
 async def test_a_subagent_has_the_fairness_key_of_its_parent(stack: Stack) -> None:
     """Also if that is the parent's own: a session gets no more for having many subagents."""
     clew = make_client(stack)
@@ -178,6 +181,7 @@ async def test_a_subagent_has_the_fairness_key_of_its_parent(stack: Stack) -> No
         assert await list_priorities(clew, f"{session.id}.tool00001") == {(3, key), (5, key)}
 
 
+@pytest.mark.slow
 async def test_a_fork_counts_for_its_own_tenant(stack: Stack) -> None:
     """Without a tenant or a user in its metadata it is one of its own, as every session is."""
     session = await stack.open("fine")

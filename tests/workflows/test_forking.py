@@ -19,9 +19,9 @@ from clew import (
     Entry,
     Session,
 )
-from clew.errors import Closed, InvalidInput, NotFound, WorkerUnavailable
+from clew.errors import Closed, InvalidInput, NotFound, RequestReused, WorkerUnavailable
 from clew.local import Reply
-from clew_activities.archive import Head, Store
+from clew_activities.archive import Head, Store, fork_session
 from clew_activities.archive.backends import Bucket
 from clew_activities.archive.fork_session import ForkingActivities
 from clew_workflows.host import services
@@ -105,6 +105,22 @@ async def test_a_fork_at_any_entry_sees_what_its_parent_saw(stack: Stack, clew: 
     assert len(ids) == len(set(ids))
 
 
+async def test_a_fork_knows_the_operations_of_callers_alone(
+    stack: Stack, clew: Clew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that the session itself has applied take no place among the ids that it remembers."""
+    monkeypatch.setattr(fork_session, "MAX_KNOWN_OPS", 1)
+    replies = [Reply("no JSON"), Reply("{}")]
+    parent = await clew.open(make_id(), model=stack.add_model(lambda _body: replies.pop(0)))
+    await parent.switch_context("draft", op_id="o-1")
+    await parent.ask("one", output_schema={"type": "object"})
+    operations = await parent.entries(kind="ai_context_operation")
+    assert [entry.payload["operation"]["type"] for entry in operations] == ["switch", "corrected"]
+    fork = await parent.fork((await parent.status()).rev - 1)
+    assert (await fork.switch_context("draft", op_id="o-1")).status == "duplicate"
+
+
+@pytest.mark.slow
 async def test_forks_go_their_own_ways(stack: Stack, clew: Clew) -> None:
     """New entries are in one session only; configuration, lane and known requests are those at the fork's seq."""
     model, other = stack.add_model("fine"), stack.add_model("other")
@@ -196,6 +212,7 @@ class ForgetfulStore(Store):
         return Head.decode(data, self.session_id, path).model_copy(update={"status": "live"}).encode()
 
 
+@pytest.mark.slow
 async def test_a_fork_is_recorded_although_its_parents_head_seems_old(stack: Stack) -> None:
     """A store may show an old object for a moment: the parent has ended, and its head does not say so yet."""
     store = ForgetfulStore()
@@ -222,6 +239,7 @@ async def has_begun(clew: Clew, session_id: str) -> bool:
     return False
 
 
+@pytest.mark.slow
 async def test_the_same_fork_is_made_once(stack: Stack, clew: Clew) -> None:
     """Asked for again it is answered again; under an id that is another session's it is refused."""
     parent = await clew.open(make_id(), model=stack.add_model("fine"))
@@ -231,9 +249,9 @@ async def test_the_same_fork_is_made_once(stack: Stack, clew: Clew) -> None:
     assert {first.id, *(other.id for other in others)} == {fork_id}
     assert (await first.status()).rev == 5
     assert len(await parent.entries(kind="fork")) == 1
-    with pytest.raises(InvalidInput, match="not this fork"):
+    with pytest.raises(RequestReused, match="not this fork"):
         await parent.fork(2, fork_id)
-    with pytest.raises(InvalidInput, match="not this fork"):
+    with pytest.raises(RequestReused, match="not this fork"):
         await parent.fork(3, parent.id)
     with pytest.raises(InvalidInput, match="ends with entry"):
         await parent.fork(1000)
@@ -243,6 +261,7 @@ async def test_the_same_fork_is_made_once(stack: Stack, clew: Clew) -> None:
         await clew.session("nobody").fork(0)
 
 
+@pytest.mark.slow
 async def test_a_session_is_forked_while_it_runs(stack: Stack, clew: Clew) -> None:
     """The run stays with the parent; the fork is idle and answers."""
     free = asyncio.Event()
@@ -307,6 +326,7 @@ async def hang(*_arguments: Any) -> None:
     await asyncio.Event().wait()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("step", "ends"), [("_start_fork", fail), ("_record_in_parent", fail), ("_record_in_parent", hang)]
 )

@@ -40,6 +40,7 @@ async def test_a_hundred_turns_stay_small(stack: Stack) -> None:
         await session.close()
 
 
+@pytest.mark.slow
 async def test_a_round_of_one_tool_adds_at_most_fourteen_events(stack: Stack) -> None:
     """A turn has at most twelve events, one of them for lists, with a round of one tool at most fourteen more.
 

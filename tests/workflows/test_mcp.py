@@ -22,6 +22,8 @@ from tests.support.processes import open_session_on, run_worker_process
 from tests.support.stack import Stack, get_last_message, make_client, run_deployment
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
+pytestmark = pytest.mark.usefixtures("patient_connections")
+
 
 async def test_a_session_uses_the_tools_of_a_server_and_survives_its_death(stack: Stack, tmp_path: Path) -> None:
     """Schemas are pinned, calls run, breaks are results that the model reads; a dead server fails a request only."""
@@ -60,7 +62,7 @@ async def test_a_session_uses_the_tools_of_a_server_and_survives_its_death(stack
         # The list that the worker has read stands while the server is down.
         program.unlink()
         calls.append(ToolCall("mcp__bad__number", {"n": 4}))
-        assert "the MCP server 'bad' cannot be used" in await session.ask("go")
+        assert "tool 'mcp__bad__number' cannot be used at present" in await session.ask("go")
         assert [entry.payload.get("changes") for entry in await session.entries(kind="config")] == [None, ["tools"]]
         await session.close()
 

@@ -90,6 +90,17 @@ async def test_tools_read_what_the_user_has_sent() -> None:
         assert await read_media(session, "tool") == [("image", make_png(9, 8)), ("audio", make_wav(1))]
 
 
+async def test_the_sender_learns_what_the_model_did_not_get(stack: Stack) -> None:
+    """The outcome of the request names the part and the reason; later requests are not told again."""
+    session = await stack.open("I see nothing.")
+    picture = Image.from_bytes(make_png(9, 8))
+    outcome = await (await session.message(["What is it?", picture])).result()
+    assert outcome.unread
+    assert outcome.unread.keys() == {hashlib.sha256(picture.read()).hexdigest()[:12]}
+    assert (await session.entries(kind="run"))[-1].payload["unread"] == outcome.unread
+    assert (await (await session.message("And now?")).result()).unread is None
+
+
 async def test_a_model_that_draws_and_speaks_answers_in_parts() -> None:
     """The answer's text is as ever, the thread has the parts, and the history none of the bytes."""
     async with open_stack() as s:

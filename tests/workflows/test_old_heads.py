@@ -11,7 +11,7 @@ from obstore.store import MemoryStore
 from clew import Clew, Session
 from clew.errors import ArchiveUnavailable
 from clew.session.events.types import EntryCommitted
-from clew_activities.archive import Store, thread_source
+from clew_activities.archive import Store, ended_runs
 from clew_activities.archive.backends import Bucket
 from clew_workflows.protocol import RolloverThresholds
 from tests.support.other_workflows import IMPATIENT
@@ -57,7 +57,7 @@ class OldStore(Store):
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Readers wait long enough on a busy machine, too."""
-    monkeypatch.setattr(thread_source, "OLD_HEAD_SECONDS", 20.0)
+    monkeypatch.setattr(ended_runs, "OLD_HEAD_SECONDS", 20.0)
 
 
 async def open_rolled(stack: Stack, clew: Clew) -> Session:
@@ -74,6 +74,7 @@ async def open_rolled(stack: Stack, clew: Clew) -> Session:
     return session
 
 
+@pytest.mark.slow
 async def test_a_session_that_hibernates_is_read_to_its_end(stack: Stack) -> None:
     """The workflow has completed, so the head is closed: readers wait until the store shows it."""
     store = OldStore()
@@ -87,6 +88,7 @@ async def test_a_session_that_hibernates_is_read_to_its_end(stack: Stack) -> Non
             assert (entries[-1].seq, entries[-1].kind) == (receipt.last_seq, "session")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("back", "fresh", "old"), [(0, 0, 4), (9, 0, 4), (0, 1, 1)])
 async def test_a_session_that_hibernates_is_forked(stack: Stack, back: int, fresh: int, old: int) -> None:
     """At its newest entry, which an old head does not have, and before it, where an old head's state is deleted."""
@@ -101,9 +103,9 @@ async def test_a_session_that_hibernates_is_forked(stack: Stack, back: int, fres
         assert [entry.payload["session_id"] for entry in await session.entries(kind="fork")] == [fork.id]
 
 
-async def test_the_events_of_a_closed_session_end(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They end although the archive seems to end earlier when it is read first, for longer than readers wait."""
-    monkeypatch.setattr(thread_source, "OLD_HEAD_SECONDS", 0.0)
+@pytest.mark.slow
+async def test_the_events_of_a_closed_session_end(stack: Stack) -> None:
+    """They end with the last entry, although the archive seems to end earlier when it is read first."""
     store = OldStore()
     async with run_rolling_worker(stack, SOME_UPDATES, store) as clew:
         session = await open_rolled(stack, clew)
@@ -117,6 +119,7 @@ async def test_the_events_of_a_closed_session_end(stack: Stack, monkeypatch: pyt
         )
 
 
+@pytest.mark.slow
 async def test_a_session_that_was_closed_before_it_had_woken_is_forked(stack: Stack) -> None:
     """Its head stays open, and the archive has all of it: the fork is recorded, and the session can go on."""
     store = FailingStore()

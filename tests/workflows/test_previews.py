@@ -100,6 +100,7 @@ def reply_with_sum(body: dict[str, Any]) -> Reply:
     return Reply("so it is " + "indeed " * 20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", ["sliding", pytest.param("epoch", marks=pytest.mark.slow)])
 async def test_the_preview_is_what_the_model_sees(stack: Stack, window: Any) -> None:
     """Through truncation, tools, lanes and policies of one's own, in either kind of window."""
@@ -134,6 +135,7 @@ async def test_a_preview_is_made_while_a_run_is_active(stack: Stack) -> None:
     assert len(await session.entries()) == 4
 
 
+@pytest.mark.slow
 async def test_a_session_that_sleeps_or_has_rolled_over_is_previewed(stack: Stack) -> None:
     """It shows the context after the session resumes, also if the lane is only in the archive."""
     async with run_rolling_worker(stack) as clew:

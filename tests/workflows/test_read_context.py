@@ -13,7 +13,8 @@ from temporalio.exceptions import ApplicationError
 from clew import Clew, ContextPolicy
 from clew.local import Reply
 from clew.thread import Thread
-from clew_activities.archive import Store
+from clew_activities.archive import Archive, Store
+from clew_audit.audit import audit_session
 from clew_workflows.thread.context.contexts import build_context
 from tests.support.rolling import make_id, run_rolling_worker
 from tests.support.stack import Stack
@@ -41,6 +42,7 @@ async def get_refusal(clew: Clew, session_id: str, **asked: Any) -> ApplicationE
     return ended.value.cause
 
 
+@pytest.mark.slow
 async def test_it_answers_as_the_query_does(stack: Stack, clew: Clew) -> None:
     """For the active lane, another one, a seq and a policy: of a live session, one that sleeps, and its fork."""
     session = await clew.open(make_id(), model=stack.add_model("fine"), tools=["add"], system_prompt="Be brief.")
@@ -67,6 +69,7 @@ async def test_it_answers_as_the_query_does(stack: Stack, clew: Clew) -> None:
         assert (await read(clew, fork.id, **asked))["messages"] == answer["messages"]
 
 
+@pytest.mark.slow
 async def test_pages_are_of_one_context_while_the_session_goes_on(stack: Stack, clew: Clew) -> None:
     """Asked for with the `next_page` and `at_seq` of the answer, by workflow and by query."""
     wide = ContextPolicy(max_input_tokens=2_000_000, reserve_output_tokens=100)
@@ -105,6 +108,7 @@ async def test_a_call_that_is_being_made_can_be_read(stack: Stack, clew: Clew) -
     assert (await read(clew, session.id, call_id="call-1"))["meta"]["digest"] == during["meta"]["digest"]
 
 
+@pytest.mark.slow
 async def test_what_cannot_be_read_has_its_word(stack: Stack) -> None:
     """Of the contract; the workflow fails with it, and no task does."""
     store = Store.from_url("memory://")
@@ -140,6 +144,7 @@ async def test_what_cannot_be_read_has_its_word(stack: Stack) -> None:
         assert (damaged.type, segment in damaged.message) == ("archive_damaged", True)
 
 
+@pytest.mark.slow
 async def test_every_seq_of_an_archive_is_that_of_the_whole_thread(stack: Stack, clew: Clew) -> None:
     """The same messages and the same `meta` as the thread read as a whole gives."""
     session = await clew.open(
@@ -154,3 +159,24 @@ async def test_every_seq_of_an_archive_is_that_of_the_whole_thread(stack: Stack,
         answer = await read(clew, session.id, at_seq=at_seq)
         expected = build_context(whole, at_seq=at_seq)
         assert (answer["messages"], answer["meta"]) == (expected.messages, expected.meta.as_dict())
+
+
+@pytest.mark.slow
+async def test_it_answers_as_the_session_and_the_audit_do_after_a_change_to_epochs(stack: Stack, clew: Clew) -> None:
+    """The session has rolled over under a small sliding window. Each call's context is the one that was sent."""
+    small = ContextPolicy(max_input_tokens=1_500, reserve_output_tokens=200)
+    session = await clew.open(make_id(), model=stack.add_model("fine"), context_policy=small)
+    for number in range(36):
+        if number == 28:
+            await session.configure(context_policy=ContextPolicy(window="epoch"))
+        await session.ask(f"{number} " + "some words of a user " * 40)
+    sent = {
+        entry.refs["call_id"]: entry.recipe.digest for entry in await session.entries() if entry.recipe is not None
+    }
+    assert len(sent) == 36
+    for call_id, digest in sent.items():
+        assert (await session.context(call_id=call_id)).meta.digest == digest
+        assert (await read(clew, session.id, call_id=call_id))["meta"]["digest"] == digest
+    report = await audit_session(clew.temporal, Archive(stack.store, "default"), session.id)
+    assert report.clean, report.differences
+    assert len(report.runs) > 2

@@ -126,6 +126,7 @@ async def collect(found: AsyncIterator[Entry]) -> list[Entry]:
     return [entry async for entry in found]
 
 
+@pytest.mark.slow
 async def test_archive_and_session_are_read_as_one(long: Long) -> None:
     """The client's methods and `ReadThread` return each entry once, in order, unchanged."""
     assert (await long.session.status()).first_live_seq > 50
@@ -136,6 +137,7 @@ async def test_archive_and_session_are_read_as_one(long: Long) -> None:
     assert await long.session.entries(from_seq=3, limit=7) == long.recorded[3:10]
 
 
+@pytest.mark.slow
 async def test_filters_pages_and_the_newest(long: Long) -> None:
     """The answer is equal to a filter over the complete thread, from either end."""
     call = next(entry for entry in long.recorded if entry.payload.get("tool_calls"))
@@ -180,6 +182,7 @@ async def test_the_transcript_reaches_into_the_archive(long: Long) -> None:
     assert (system["role"], system["content"]) == ("system", "Be kind.")
 
 
+@pytest.mark.slow
 async def test_every_call_is_shown_again_as_it_was(long: Long) -> None:
     """`context(call_id=…)` gives the digest that the call's recipe has, archived or not."""
     replies = [entry for entry in long.recorded if "recipe" in entry.payload]
@@ -212,6 +215,7 @@ async def test_a_call_of_many_tools_is_shown_again_from_the_archive(stack: Stack
         assert shown.meta.digest == reply.payload["recipe"]["digest"]
 
 
+@pytest.mark.slow
 async def test_every_context_and_window_is_projected_anywhere(long: Long) -> None:
     """At any seq of the archive and for any policy, the context is that of the whole thread; windows too."""
     whole = Thread(long.recorded)
@@ -239,6 +243,7 @@ async def test_a_session_that_sleeps_is_read_from_its_archive_alone(stack: Stack
     await session.ask("one")
     await session.switch_context("side", op_id="o-1")
     await session.ask("two")
+    await session.replace_context([], system_prompt="Be kind.", op_id="o-2", context_ref="own")
     entries, context, said = await session.entries(), await session.context(), await session.transcript()
     await session.hibernate()
     # The server knows nothing of the second one, as after its retention.
@@ -252,6 +257,8 @@ async def test_a_session_that_sleeps_is_read_from_its_archive_alone(stack: Stack
         assert (awake, hibernated.payload) == (entries, {"event": "hibernated"})
         assert await asleep.transcript() == said
         assert (await asleep.transcript(include_system=True))[0]["content"] == "Be brief."
+        own = await asleep.transcript(context_ref="own", include_system=True)
+        assert [(message["role"], message["content"]) for message in own] == [("system", "Be kind.")]
         shown = await asleep.context()
         assert (shown.messages, shown.meta.digest) == (context.messages, context.meta.digest)
         assert (await asleep.context(call_id="call-1")).meta.digest == entries[2].payload["recipe"]["digest"]
@@ -263,6 +270,7 @@ async def test_a_session_that_sleeps_is_read_from_its_archive_alone(stack: Stack
         await clew.open(make_id())
 
 
+@pytest.mark.slow
 async def test_reading_goes_on_while_the_session_rolls_over(stack: Stack, clew: Clew) -> None:
     """Concurrent readers get every entry once and in order during rollovers."""
     session = await clew.open(make_id(), model=stack.add_model("fine"))
@@ -288,6 +296,7 @@ async def test_reading_goes_on_while_the_session_rolls_over(stack: Stack, clew: 
     assert len(await list_runs(clew, session.id)) > 2
 
 
+@pytest.mark.slow
 async def test_pages_stay_under_the_limit(stack: Stack, clew: Clew) -> None:
     """However large the entries are, a page has less than 1 MB, and the pages hold everything, from either end."""
     policy = ContextPolicy(max_input_tokens=1_000_000, max_messages=1)

@@ -167,6 +167,7 @@ RESULTS = {
 }
 
 
+@pytest.mark.slow
 async def test_any_result_becomes_a_text_that_the_model_reads(stack: Stack) -> None:
     """Undecodable, huge and binary results harm nothing."""
     *others, largest = RESULTS
@@ -197,6 +198,7 @@ FAILURES = {
 }
 
 
+@pytest.mark.slow
 async def test_a_failure_is_a_text_that_the_model_reads(stack: Stack) -> None:
     """With the activity's own words. A call that hangs ends at the tool's timeout."""
     async with run_other_worker(stack):

@@ -78,6 +78,7 @@ async def test_a_recorded_history_makes_the_thread_that_it_made(version: str, na
     assert compute_digest([entry.as_dict() for entry in session.thread]) == corpus.threads[name]
 
 
+@pytest.mark.slow
 async def test_a_thread_is_equal_after_replay(stack: Stack) -> None:
     """A worker that knows nothing but the history has the thread that the first worker had, to the byte."""
     queue = f"queue-{uuid.uuid4().hex}"

@@ -118,6 +118,7 @@ async def find_leaks_of_failure(
         return find_leaks(await read_history(session, clew), KEY)
 
 
+@pytest.mark.slow
 async def test_a_pending_call_does_not_tell_the_key(
     stack: Stack, log: Log, providers_of: Callable[[FakeServer], dict[str, str]]
 ) -> None:

@@ -13,13 +13,15 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import Field, PlainSerializer, SkipValidation, field_serializer
 
-from clew_workflows.contract import ModelOptions, SessionConfig
+from clew_workflows.contract import ModelOptions, SessionConfig, SnapshotToolCall
 from clew_workflows.contract.content import Blob, Content, Part, get_text
 from clew_workflows.contract.hooks import HookPoint
 from clew_workflows.contract.messages import Citation, ProviderCall, ProviderData, ToolCall, ToolSpec
+from clew_workflows.contract.names import EncodingName
 from clew_workflows.contract.outcomes import Output, Prices, Usage
 from clew_workflows.contract.payloads import (
     Fitting,
+    Refused,
     SentRequest,
     StopReason,
     StoredResult,
@@ -27,7 +29,6 @@ from clew_workflows.contract.payloads import (
     SummaryRecipe,
 )
 from clew_workflows.contract.policy import ContextPolicy
-from clew_workflows.contract.tokens import EncodingName
 from clew_workflows.contract.webhooks import Webhook, WebhookMessage
 from clew_workflows.thread.lane import Layers
 from clew_workflows.values import Packed, ReportedUsage, Value
@@ -85,6 +86,7 @@ class Prepare(Value):
         tools: The names of the tools; None: the agent's.
         execution: The id of the workflow execution that starts. With it the worker also looks for an archive of the
             session; where there is one, the session continues from it.
+        after: The session's newest workflow run, which has ended (`SessionStart.after`); only with `execution`.
         archived: The session has an archive, which its model may read from.
         clears: The session's policy clears tool results, which its model may read again. None: the agent's policy
             says so.
@@ -99,6 +101,7 @@ class Prepare(Value):
     fallbacks: tuple[str, ...] | None = None
     tools: tuple[str, ...] | None = None
     execution: str | None = None
+    after: str | None = None
     archived: bool = False
     clears: bool | None = False
     views: bool = False
@@ -278,6 +281,7 @@ class CallModel(Value):
         parent_call_id: The call whose tool results this one reads; None for the first of a run.
         has_fallback: Another model is called if this one has an outage, so that the call gives up soon.
         refuses_content: The call fails if a marker would stand for an image, a recording or a file.
+        refused: What the model's provider has refused of the session's contexts: the request is made without it.
     """
 
     request_id: str
@@ -302,6 +306,7 @@ class CallModel(Value):
     parent_call_id: str | None = None
     has_fallback: bool = False
     refuses_content: bool = False
+    refused: tuple[Annotated[Refused, PlainSerializer(Refused.as_dict, when_used="json")], ...] = ()
 
 
 class RequestedTool(Value):
@@ -446,7 +451,7 @@ TOOL_CALL_ID = re.compile(r"tool([0-9]{5,15})")
 digits."""
 
 
-def number_tool_calls(tools: Iterable[RequestedTool], earlier: int) -> list[ToolCall]:
+def number_tool_calls(tools: Iterable[RequestedTool | SnapshotToolCall], earlier: int) -> list[ToolCall]:
     """Number the tool calls of a reply: their ids are unique in the thread, which has `earlier` calls already."""
     return [
         {"id": f"tool{number:05d}", "name": tool.name, "arguments": tool.arguments}
@@ -632,6 +637,7 @@ class ToolAnswered(Value):
         pieces: The tokens of each piece of the text, if it is long enough to be cut.
         subagent: The subagent that has answered.
         by: The person or program that submitted the result.
+        problem: What is wrong with the operator's setup, which neither the model nor a tenant reads.
     """
 
     content: Content
@@ -643,6 +649,7 @@ class ToolAnswered(Value):
     pieces: tuple[int, ...] | None = None
     subagent: Subagent | None = None
     by: str | None = None
+    problem: str | None = None
 
     @property
     def text(self) -> str:
@@ -684,7 +691,7 @@ class Summarize(Value):
         to_seq: The last entry; None until the range is determined.
         builds_on: The seq of the summary or the snapshot that replaces the entries before `from_seq`, if any.
         pinned: The seqs of pinned messages, which are not summarized.
-        withdrawn: Pairs of seqs between which the user's messages were withdrawn, which are not summarized.
+        withdrawn: Pairs of seqs between which messages were withdrawn or corrected, which are not summarized.
     """
 
     summary_id: str
@@ -979,10 +986,11 @@ class OpenedCheckpoint(Value):
     Attributes:
         config: The new session's configuration, as `AgentSession` takes it.
         restored: How far earlier attempts have come. `begun`: the session was started. `done`: it holds the context.
+            `deleted`: they have done nothing, and the session that had the id before was deleted.
     """
 
     config: dict[str, Any]
-    restored: Literal["no", "begun", "done"]
+    restored: Literal["no", "begun", "done", "deleted"]
 
 
 # Forks: sessions that begin with the thread of another session.

@@ -9,6 +9,7 @@
 | `blobs` | images, recordings and files; the activities that store them for clients |
 | `uploads` | signed URLs, to which callers upload the bytes of blobs; the activities that verify them |
 | `thread_source` | `Threads`: reads a thread, archived and live parts as one, for all activities |
+| `ended_runs` | what the server remembers of the ends of sessions, against which the store is checked |
 | `hibernation` | the activities `archive`, `thaw` and `recall` of a session |
 | `reading`, `listing`, `deletion`, `fork_session` | the activities for clients |
 """

@@ -307,6 +307,12 @@ class Archive:
         """Delete a session's marker, for a fork that is given up and for a session that is deleted."""
         await self._store.delete(self._make_marker_path(family, session_id))
 
+    async def has_members(self, family: str) -> bool:
+        """Whether sessions share the objects of a family; none does before the first one is archived or forked."""
+        async for _ in self._store.list(f"{self._make_folder(family)}/members"):
+            return True
+        return False
+
     async def write_state(self, family: str, data: bytes) -> str:
         """Store a session's state. Returns its digest."""
         return await self._put(family, "states", data)

@@ -23,6 +23,7 @@ from temporalio.converter import WorkflowSerializationContext
 from temporalio.service import RPCError
 
 from clew_activities.archive.archive import Archive
+from clew_activities.archive.ended_runs import describe_run
 from clew_activities.archive.errors import ObjectDamaged, ObjectMissing, translate_archive_errors
 from clew_activities.archive.formats import hash_bytes
 from clew_activities.heartbeats import send_heartbeats
@@ -285,11 +286,24 @@ class BlobActivities:
                     deletion.add_done_callback(lambda _: free.release())
             return {}
 
+    async def _find_readable(self, request: GetBlobInput) -> str:
+        """Find the family whose blobs may be read by the id of a session.
+
+        Raises:
+            UnknownBlob: The session was deleted, and its forks have kept its blobs: they are read by their ids.
+        """
+        head = await self._archive.read_head(request.session_id)
+        if head:
+            return head.family
+        if await self._archive.has_members(request.session_id) and not await describe_run(request.session_id):
+            raise make_unknown(request.digest)
+        return request.session_id
+
     @activity.defn(name="get_blob")
     async def get_blob(self, request: GetBlobInput) -> dict[str, Any]:
         """Read one page of a blob of the session's family."""
         async with send_heartbeats(), translate_archive_errors(damage_is_final=True):
-            family = await self._blobs.find_family(request.session_id)
+            family = await self._find_readable(request)
             blob = await self._blobs.describe(family, request.digest)
             data = await self._blobs.read(family, request.digest)
             page = data[request.offset :][:MAX_CHUNK_BYTES]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -13,26 +14,34 @@ from temporalio import activity
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
 from temporalio.client import WorkflowFailureError, WorkflowHandle
+from temporalio.common import Priority, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
+from clew.schedules import Schedules
+from clew.session.connection import Clew
 from clew.session.handle import SERVICE_PREFIX
 from clew_activities.archive import Archive, ObjectDamaged, ObjectMissing
+from clew_activities.archive.ended_runs import describe_run
 from clew_activities.archive.errors import translate_archive_errors
 from clew_activities.archive.thread_source import ThreadLocation, Threads, find_last_attempt, make_not_found
 from clew_activities.heartbeats import send_heartbeats
 from clew_workflows.contract import WORKFLOW_TYPE, DeleteSessionInput
-from clew_workflows.contract.errors import WorkerUnavailable
-from clew_workflows.contract.names import DELIVERY_PREFIX
+from clew_workflows.contract.config import make_fairness_key
+from clew_workflows.contract.errors import NotFound, WorkerUnavailable
+from clew_workflows.contract.names import DELETED_WORKFLOW, DELIVERY_PREFIX, make_child_id
 from clew_workflows.contract.outputs import DeleteReceipt
 from clew_workflows.contract.payloads import ToolMessage
-from clew_workflows.session.subagents import make_child_id
 from clew_workflows.temporal_faults.cancelled_calls import wait_at_most
 
 MAX_RESULTS = 1_000
 """Newest messages of a session that are searched for subagents which have only just ended."""
 DELETERS = 8
 """Subagents of a session that are deleted at the same time."""
+LISTING_SECONDS = 10.0
+"""Longest wait until the server's lists show that a session was deleted, in seconds."""
+LISTING_PAUSE_SECONDS = 0.1
+"""Seconds between two looks at them."""
 _UPLOADS = ("putblob", "startupload", "finishupload")
 """The verbs in the ids of the workflows whose histories have bytes, URLs and names of files."""
 
@@ -51,6 +60,7 @@ class DeletionActivities:
         A retry, or another call, finishes an interrupted deletion.
         """
         async with send_heartbeats(), translate_archive_errors(damage_is_final=True):
+            await _delete_schedules(request.session_id)
             location = await self._threads.look_up(request.session_id)
             receipt = await (self._delete(location) if location else self._delete_rest(request.session_id))
             return receipt.as_dict()
@@ -135,6 +145,14 @@ class DeletionActivities:
         return location if summary and summary.parent == session_id else None
 
 
+async def _delete_schedules(session_id: str) -> None:
+    """Delete the schedules that send messages to a session: they would open a new one of its id."""
+    schedules = Schedules(Clew(activity.client(), activity.info().task_queue))
+    for schedule_id in (await schedules.find_targets()).get(session_id, ()):
+        with suppress(NotFound):
+            await schedules.delete(schedule_id)
+
+
 async def _close(session_id: str) -> None:
     """End a running session.
 
@@ -167,40 +185,77 @@ async def _end(handle: WorkflowHandle[Any, Any]) -> None:
 async def _delete_histories(session_id: str) -> None:
     """Delete the event histories that the server still has: its own, those of its uploads and of its webhooks.
 
-    Another workflow may have the id: it is none of Clew's.
+    The server deletes them in its own time, from which readers must not see anything: the id has another workflow
+    before, `DeletedSession`. Another workflow may have the id already: it is none of Clew's.
     """
     client = activity.client()
-    runs: list[tuple[str, str]] = []
-    try:
-        newest = await client.get_workflow_handle(session_id).describe()
-        if newest.workflow_type == WORKFLOW_TYPE:
-            runs.append((newest.run_id, session_id))
-    except RPCError as error:
-        if error.status != RPCStatusCode.NOT_FOUND:
-            raise
+    runs: set[tuple[str, str]] = set()
+    if newest := await describe_run(session_id):
+        runs.add((newest.run_id, session_id))
+        await _replace(session_id)
     # A session id contains no quotes. Some of Temporal's databases do not tell the case of an id.
     query = f'WorkflowId = "{session_id}" AND WorkflowType = "{WORKFLOW_TYPE}"'
-    runs += [(run.run_id, run.id) async for run in client.list_workflows(query) if run.id == session_id]
+    runs |= {(run.run_id, run.id) async for run in client.list_workflows(query) if run.id == session_id}
     # Others that begin like that are those of sessions whose ids begin alike.
     for verb in _UPLOADS:
         uploads = f"{SERVICE_PREFIX}{verb}-{session_id}"
-        runs += [
+        runs |= {
             (run.run_id, run.id)
             async for run in client.list_workflows(f'WorkflowId STARTS_WITH "{uploads}"')
             if re.fullmatch("(/[^/]+)?-[0-9a-f]{32}", run.id.removeprefix(uploads))
-        ]
+        }
     # No session id has a slash.
     deliveries = f"{DELIVERY_PREFIX}{session_id}/"
-    runs += [
+    runs |= {
         (run.run_id, run.id)
         async for run in client.list_workflows(f'WorkflowId STARTS_WITH "{deliveries}"')
         if run.id.startswith(deliveries)
-    ]
-    for run_id, workflow_id in runs:
-        named = WorkflowExecution(workflow_id=workflow_id, run_id=run_id)
-        request = DeleteWorkflowExecutionRequest(namespace=client.namespace, workflow_execution=named)
-        try:
-            await client.workflow_service.delete_workflow_execution(request)
-        except RPCError as error:
-            if error.status != RPCStatusCode.NOT_FOUND:
-                raise
+    }
+    for run_id, workflow_id in sorted(runs):
+        await _delete_run(workflow_id, run_id)
+
+
+async def _replace(session_id: str) -> None:
+    """Make `DeletedSession` the newest workflow of a session's id, and wait until lists show that.
+
+    Raises:
+        WorkflowAlreadyStartedError: The session was opened again meanwhile. The next attempt ends it.
+    """
+    client = activity.client()
+    handle = await client.start_workflow(
+        DELETED_WORKFLOW,
+        id=session_id,
+        task_queue=activity.info().task_queue,
+        id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+        id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+        static_summary=f"deleted · {session_id}",
+        priority=Priority(fairness_key=make_fairness_key(session_id)),
+    )
+    await handle.result()
+    give_up_at = time.monotonic() + LISTING_SECONDS
+    while time.monotonic() < give_up_at:
+        if await _is_listed(session_id, handle.result_run_id or ""):
+            return
+        await asyncio.sleep(LISTING_PAUSE_SECONDS)
+
+
+async def _is_listed(session_id: str, run_id: str) -> bool:
+    """Whether lists show that workflow run, and no session of this id that runs."""
+    query = (
+        f'WorkflowId = "{session_id}" AND (WorkflowType = "{DELETED_WORKFLOW}" OR '
+        f'(WorkflowType = "{WORKFLOW_TYPE}" AND ExecutionStatus = "Running"))'
+    )
+    runs = [run async for run in activity.client().list_workflows(query) if run.id == session_id]
+    is_open = any(run.workflow_type == WORKFLOW_TYPE for run in runs)
+    return not is_open and any(run.run_id == run_id for run in runs)
+
+
+async def _delete_run(workflow_id: str, run_id: str) -> None:
+    client = activity.client()
+    named = WorkflowExecution(workflow_id=workflow_id, run_id=run_id)
+    request = DeleteWorkflowExecutionRequest(namespace=client.namespace, workflow_execution=named)
+    try:
+        await client.workflow_service.delete_workflow_execution(request)
+    except RPCError as error:
+        if error.status != RPCStatusCode.NOT_FOUND:
+            raise

@@ -14,17 +14,17 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from clew.session.connection import start_session
 from clew_activities.archive import Archive, Head, ObjectChanged
+from clew_activities.archive.ended_runs import OLD_HEAD_PAUSE_SECONDS, was_interrupted
 from clew_activities.archive.errors import translate_archive_errors
 from clew_activities.archive.thread_source import (
     ArchivedThread,
     ThreadLocation,
     Threads,
     query_started_session,
-    was_interrupted,
 )
 from clew_activities.heartbeats import send_heartbeats
 from clew_workflows.contract import EntriesQuery
-from clew_workflows.contract.errors import InvalidInput
+from clew_workflows.contract.errors import InvalidInput, RequestReused
 from clew_workflows.contract.outputs import ForkReceipt
 from clew_workflows.contract.payloads import OperationPayload
 from clew_workflows.protocol import Fork
@@ -66,7 +66,7 @@ class ForkingActivities:
         """Find the fork if it was made before; None: it was not.
 
         Raises:
-            ApplicationError: `invalid_input`: the id is another session's.
+            ApplicationError: `request_reused`: the id is another session's.
         """
         location = await self._threads.look_up(request.new_session_id)
         if location is None:
@@ -78,7 +78,8 @@ class ForkingActivities:
                 if location.head:
                     await self._archive.enroll(location.head.family, request.new_session_id)
                 return location
-        raise _make_refusal(f"new_session_id: session {request.new_session_id!r} exists already and is not this fork")
+        message = f"new_session_id: session {request.new_session_id!r} exists already and is not this fork"
+        raise ApplicationError(message, type=RequestReused.type, non_retryable=True)
 
     async def _write_fork(self, parent: ThreadLocation, request: Fork) -> None:
         """Write the fork's archive. The fork exists once its head is written."""
@@ -137,7 +138,9 @@ class ForkingActivities:
         thread = await load_thread(archived_thread)
         op_ids: list[str] = []
         async for entry in archived_thread.read("ai_context_operation"):
-            op_ids.append(entry.read(OperationPayload).op_id)
+            applied = entry.read(OperationPayload)
+            if not applied.operation.by_session:
+                op_ids.append(applied.op_id)
             if len(op_ids) == MAX_KNOWN_OPS:
                 break
         state = carried.make_fork_state(
@@ -165,13 +168,12 @@ class ForkingActivities:
                 await self._signal_parent(location, request)
             elif location.head is None or location.live:
                 return
-            elif location.is_old:
-                # The look-up has waited, and the next one waits again.
-                continue
             elif location.head.status == "closed" or not await was_interrupted(
                 request.session_id, location.head.run_id
             ):
                 await self._append_to_archive(request)
+            elif location.is_old:
+                await asyncio.sleep(OLD_HEAD_PAUSE_SECONDS)
             else:
                 return
 

@@ -13,12 +13,13 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json, to_json
 
 from clew_activities.archive.errors import ObjectDamaged
+from clew_workflows.contract.content import Digest
 from clew_workflows.contract.lists import SessionSummary
 from clew_workflows.contract.messages import canonicalize, compute_digest
 from clew_workflows.thread.entries import Entry
@@ -175,7 +176,7 @@ class Ref(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    digest: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+    digest: Digest
     level: int = Field(ge=0)
     from_seq: int = Field(ge=0)
     to_seq: int = Field(ge=0)

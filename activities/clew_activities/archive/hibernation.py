@@ -103,7 +103,7 @@ class ArchiveActivities:
         archive_ref = request.archive
         async with send_heartbeats(), translate_archive_errors():
             thread = ArchivedThread(self._archive, archive_ref.family, archive_ref.root, archive_ref.upto)
-            part = await load_lane(thread, request.context_ref, request.policies, request.layers)
+            part = await load_lane(thread, request.context_ref, request.policies, request.layers, request.before)
         return fit_answer(
             make_archived_thread(archive_ref.upto, part.entries, {request.context_ref: part.gap}), request
         )
@@ -138,7 +138,10 @@ class ArchiveActivities:
 
 
 def fit_answer(thread: Thread, request: Recall) -> Recalled:
-    """Select the entries that a session retains of a lane and does not hold yet, small enough for one answer."""
+    """Select the entries that a session retains of a lane and does not hold yet, small enough for one answer.
+
+    `thread`: the part of the lane that contexts need, with all messages that the session holds of it.
+    """
     lane = request.context_ref
     held_bytes = sum(
         len(to_json(entry.as_dict()))
@@ -147,7 +150,9 @@ def fit_answer(thread: Thread, request: Recall) -> Recalled:
     )
     room = 4 * MAX_RECALLED_BYTES
     while True:
-        retained = retain(thread, thread.first_seq, {lane: request.policies}, held_bytes + room)
+        retained = retain(
+            thread, thread.first_seq, {lane: request.policies}, held_bytes + room, held_from=request.before
+        )
         new = (entry for entry in retained.entries if entry.seq < request.before or entry.kind != "ai_message")
         packed = Packed.pack(
             {

@@ -16,12 +16,18 @@ from clew_activities.archive.thread_source import ThreadLocation, Threads, query
 from clew_activities.heartbeats import send_heartbeats
 from clew_workflows.contract import MAX_PAGE_BYTES, ReadContextInput, ReadThreadInput
 from clew_workflows.contract.errors import Archived, ClewError, InvalidInput
-from clew_workflows.contract.payloads import Recipe, UserMessage
+from clew_workflows.contract.payloads import Recipe
 from clew_workflows.host import ingress
 from clew_workflows.session import views
 from clew_workflows.session.budgets import make_call_policy
 from clew_workflows.thread.context.archived import load_thread
-from clew_workflows.thread.context.contexts import build_context, rebuild_context, take_page
+from clew_workflows.thread.context.contexts import (
+    OwnSettings,
+    build_context,
+    read_own_settings,
+    rebuild_context,
+    take_page,
+)
 from clew_workflows.thread.context.projection import Projection
 from clew_workflows.thread.entries import Entry
 from clew_workflows.thread.source import FrozenThread, make_filter
@@ -70,7 +76,7 @@ class ReadingActivities:
             return take_page(await self._project(location, request), request.page)
         frozen = await self._threads.freeze(location)
         if (recipe := await _find_recipe(frozen, request.call_id)) is not None:
-            return take_page(await _project_call(frozen, recipe), request.page)
+            return take_page(await project_call(frozen, recipe), request.page)
         # The recipe of a call that is running is not in the thread yet: only the session has it.
         if location.running and (page := await _query_session(location, request)):
             return page
@@ -83,7 +89,8 @@ class ReadingActivities:
 
     async def _preview_call(self, location: ThreadLocation, request: ReadContextInput) -> Projection:
         state = (await self._threads.read_session(location)).state
-        policy = make_call_policy(state.settings, views.make_preview_request(state, request))
+        previewed = views.make_preview_request(state, request)
+        policy = make_call_policy(state.settings, previewed.model, previewed.context_policy)
         frozen = await self._threads.freeze(location, request.at_seq)
         thread = await load_thread(frozen, request.context_ref, lambda in_force: in_force.overlay(policy))
         return views.build_preview(state, thread, request, request.pending or ())
@@ -144,12 +151,13 @@ async def _find_recipe(frozen: FrozenThread, call_id: str) -> Recipe | None:
     return None
 
 
-async def _project_call(frozen: FrozenThread, recipe: Recipe) -> Projection:
+async def project_call(frozen: FrozenThread, recipe: Recipe) -> Projection:
     """Build the context of a model call again by its recipe."""
     basis = frozen.truncate(recipe.basis_seq)
     thread = await load_thread(basis, recipe.context_ref, lambda in_force: in_force.overlay(recipe.policy))
-    schema: dict[str, Any] | None = None
-    if (seq := recipe.output_schema_seq) is not None:
-        async for entry in basis.read("ai_message", from_seq=seq, to_seq=seq):
-            schema = entry.read(UserMessage).output_schema
-    return rebuild_context(thread, recipe, schema)
+    own: OwnSettings | None = None
+    if (seq := recipe.settings_seq) is not None:
+        for kind in ("ai_message", "approval"):
+            async for entry in basis.read(kind, from_seq=seq, to_seq=seq):
+                own = read_own_settings(entry)
+    return rebuild_context(thread, recipe, own)

@@ -25,6 +25,7 @@ from clew_activities.archive.backends import (
     check_size,
 )
 from clew_activities.archive.errors import KeyMissing, ObjectDamaged, ObjectMissing, StoreUnavailable
+from clew_activities.user_modules import NotImportable, import_user_module
 from clew_workflows.contract.errors import NewerVersion, TooLarge, UnknownKey
 from clew_workflows.encryption import (
     HEADER_BYTES,
@@ -66,6 +67,7 @@ class Store:
         """Open the store at `file:///folder`, `s3://bucket/prefix`, `gs://…`, `az://…` or `memory://`.
 
         Credentials and endpoints come from the provider's own environment variables. An absent folder is created.
+        `module://my_package.store/…` is a store of a user's own: the module's `open_objects(url)` makes it.
 
         Raises:
             ValueError: The URL's scheme is not supported, or the store's settings are incomplete.
@@ -77,6 +79,8 @@ class Store:
                     return cls(Bucket(MemoryStore()), timeout=timeout, sealer=sealer)
                 case "file" if not host and path:
                     return cls(Folder(Path(unquote(path))), timeout=timeout, sealer=sealer)
+                case "module":
+                    return cls(_open_own(host, url), timeout=timeout, sealer=sealer)
                 case "s3" | "gs" | "az":
                     client: ClientConfig = {
                         "timeout": timedelta(seconds=timeout),
@@ -92,7 +96,7 @@ class Store:
             ) from None
         raise ValueError(
             f"cannot open the store at {_redact(url)} (CLEW_STORE): "
-            "use file://, s3://, gs://, az://, memory:// or a folder"
+            "use file://, s3://, gs://, az://, memory://, module:// or a folder"
         )
 
     async def put(self, path: str, data: bytes) -> None:
@@ -302,11 +306,31 @@ def open_store(env: Mapping[str, str]) -> Store:
     return Store.from_url(url, sealer=read_encryption(env).sealer)
 
 
+def _open_own(name: str, url: str) -> Objects:
+    """Open the store that a module of the user makes.
+
+    Raises:
+        ValueError: The module cannot be imported, or makes no store.
+    """
+    try:
+        module = import_user_module(name)
+    except NotImportable as error:
+        raise ValueError(f"the module {name!r} cannot be imported: {error}") from None
+    open_objects: Callable[[str], Objects] | None = getattr(module, "open_objects", None)
+    if not callable(open_objects):
+        raise ValueError(f"the module {name!r} defines no function open_objects(url)")
+    objects = open_objects(url)
+    if missing := [method for method in _METHODS if not callable(getattr(objects, method, None))]:
+        raise ValueError(f"open_objects of {name!r} makes an object without {', '.join(missing)}")
+    return objects
+
+
 def name_object(path: str) -> str:
     """Name an object for its encryption: by its path without the namespace, so that a store can be copied."""
     return path.partition("/")[2]
 
 
+_METHODS = sorted(name for name in vars(Objects) if not name.startswith("_"))
 _VARIABLES = {"s3": "AWS", "gs": "GOOGLE", "az": "AZURE"}
 
 

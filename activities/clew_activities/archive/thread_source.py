@@ -16,13 +16,19 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic_core import from_json, to_json
 from temporalio import activity
-from temporalio.client import WorkflowExecutionStatus, WorkflowHandle, WorkflowQueryFailedError
+from temporalio.client import (
+    WorkflowExecutionDescription,
+    WorkflowExecutionStatus,
+    WorkflowHandle,
+    WorkflowQueryFailedError,
+)
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from clew.session.transport import is_unknown
-from clew_activities.archive import Archive, Head, ObjectDamaged, ObjectMissing
-from clew_workflows.contract import WORKFLOW_TYPE, EntriesQuery
+from clew_activities.archive import Archive, Head, ObjectDamaged, ObjectMissing, ended_runs
+from clew_activities.archive.ended_runs import check_head, describe_run, find_archived_upto
+from clew_workflows.contract import EntriesQuery
 from clew_workflows.contract.errors import Interrupted, NotFound, Starting, ThreadMismatch, WorkerUnavailable
 from clew_workflows.session.advance import Session
 from clew_workflows.session.carried import restore
@@ -33,14 +39,9 @@ from clew_workflows.thread.source import FrozenThread, LivePage, read_forward, r
 QUERY_TIMEOUT = timedelta(seconds=10)
 """The time of one attempt to query a session."""
 
-_UNKNOWN = (RPCStatusCode.NOT_FOUND, RPCStatusCode.INVALID_ARGUMENT)
 _FINAL_STATUS = (RPCStatusCode.NOT_FOUND, RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.PERMISSION_DENIED)
 MAX_UNSTARTED_EVENTS = 4
 """Most events of an execution whose first workflow task was never completed: it cannot answer a query."""
-OLD_HEAD_SECONDS = 6.0
-"""Seconds for which the store may show an older head of a session that has ended."""
-OLD_HEAD_PAUSE_SECONDS = 0.25
-"""Seconds between two reads of such a head."""
 STARTING_SECONDS = 0.05
 """Seconds between two queries of a session that is starting."""
 _entry = TypeAdapter(Entry)
@@ -83,40 +84,48 @@ class Threads:
 
         Raises:
             ApplicationError: `not_found`: there is no such session.
+            ObjectDamaged: The store has lost the head of a session that has ended.
+            ThreadMismatch: The store is older than the session.
         """
-        location = await self.look_up(session_id)
+        location, upto = await self._look_up_newest(session_id)
+        check_head(location.head if location else None, session_id, upto)
         if location is None:
             raise make_not_found(session_id)
         return location
 
     async def look_up(self, session_id: str) -> ThreadLocation | None:
-        """Find a session's thread; None: there is no such session.
+        """Find a session's thread, also where the store has lost some of it; None: there is no such session."""
+        return (await self._look_up_newest(session_id))[0]
+
+    async def _look_up_newest(self, session_id: str) -> tuple[ThreadLocation | None, int]:
+        """Find a session's thread, and up to where its archive must reach; -1: that is not known.
 
         While the store shows a head from before the session's end, look again, for some seconds.
         """
-        location = await self._look_up(session_id)
-        if location is None or location.head is None or not location.is_old:
-            return location
-        if not await was_interrupted(session_id, location.head.run_id):
-            return replace(location, is_old=False)
-        until = time.monotonic() + OLD_HEAD_SECONDS
-        while True:
-            await asyncio.sleep(OLD_HEAD_PAUSE_SECONDS)
-            newer = await self._look_up(session_id)
-            if newer is None or not newer.is_old or time.monotonic() > until:
-                return newer
+        described = await describe_run(session_id)
+        location = await self._look_up(session_id, described)
+        if location and (location.live or not location.has_workflow):
+            return location, -1
+        upto = await find_archived_upto(session_id, described)
+        until = time.monotonic() + ended_runs.OLD_HEAD_SECONDS
+        while (location.archived_upto if location else -1) < upto and time.monotonic() < until:
+            await asyncio.sleep(ended_runs.OLD_HEAD_PAUSE_SECONDS)
+            described = await describe_run(session_id)
+            location = await self._look_up(session_id, described)
+            # One that was deleted meanwhile has no run, and no head is missing.
+            if described is None or (location and location.live):
+                return location, -1
+        return location, upto
 
-    async def _look_up(self, session_id: str) -> ThreadLocation | None:
+    async def _look_up(
+        self, session_id: str, described: WorkflowExecutionDescription | None
+    ) -> ThreadLocation | None:
+        """Find a session's thread by what the server says of the session's newest workflow run."""
         handle = activity.client().get_workflow_handle(session_id)
         status, started, execution = None, False, None
-        try:
-            described = await handle.describe()
-            status = described.status if described.workflow_type == WORKFLOW_TYPE else None
+        if described:
+            status, execution = described.status, described.raw_info.first_run_id
             started = described.history_length > MAX_UNSTARTED_EVENTS
-            execution = described.raw_info.first_run_id
-        except RPCError as error:
-            if error.status != RPCStatusCode.NOT_FOUND:
-                raise
         head = await self._archive.read_head(session_id)
         is_complete = head is None or head.status == "closed"
         match status:
@@ -358,30 +367,6 @@ async def query_session(
                 raise ApplicationError(message, type=WorkerUnavailable.type, non_retryable=True) from error
             await asyncio.sleep(pause)
             pause = min(pause * 2, 2.0)
-
-
-async def was_interrupted(session_id: str, execution: str | None) -> bool:
-    """Whether the execution that an open archive belongs to may have entries that the archive lacks.
-
-    It has none if it ended before its activity `thaw` did, which makes the archive its own: it was closed while the
-    store was slow. An execution that the server does not know may have some.
-
-    Raises:
-        RPCError: The server cannot be reached.
-    """
-    session = activity.client().get_workflow_handle(session_id, run_id=execution)
-    thaws: set[int] = set()
-    try:
-        async for event in session.fetch_history_events():
-            if event.activity_task_scheduled_event_attributes.activity_type.name == "thaw":
-                thaws.add(event.event_id)
-            if event.activity_task_completed_event_attributes.scheduled_event_id in thaws:
-                return True
-    except RPCError as error:
-        if error.status not in _UNKNOWN:
-            raise
-        return True
-    return not thaws
 
 
 def make_not_found(session_id: str) -> ApplicationError:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
@@ -32,10 +35,18 @@ from clew_activities.providers import (
     Redaction,
     stream,
 )
-from clew_activities.providers.encoders import make_cache_key, wrap_schema
-from clew_activities.providers.errors import ContentRefused, ContextLengthExceeded, Unreachable
+from clew_activities.providers.encoders import get_forms, make_cache_key, wrap_schema
+from clew_activities.providers.errors import (
+    ContentRefused,
+    ContextLengthExceeded,
+    ItemRefused,
+    MediaRefused,
+    PromptRefused,
+    Unreachable,
+)
 from clew_activities.providers.http import DEFAULT, DRAWING, HttpSettings
 from clew_activities.providers.options import expects_media
+from clew_activities.providers.refusals import Search
 from clew_activities.providers.reply import AnswerDecoder
 from clew_activities.telemetry.interceptor import compute_retry_delay
 from clew_activities.telemetry.metrics import record_first_token
@@ -85,11 +96,17 @@ ATTEMPTS_BEFORE_FALLBACK = 3
 """Attempts after which an outage is final, if the run has a fallback."""
 TIME_BEFORE_FALLBACK = timedelta(seconds=5)
 """Time after which no other attempt begins, if the run has a fallback."""
+AWAY_SECONDS = 300.0
+"""Seconds for which a worker remembers that a model had an outage: a call with a fallback makes one attempt then."""
+MAX_AWAY = 1_000
+"""Most models that a worker remembers so."""
 TIME_FOR_FIRST_CONTACT = timedelta(seconds=5)
 """Time after which no other attempt begins, if this process has never had a connection to the provider."""
 SILENCE_BEFORE_FALLBACK = 120.0
 """Longest wait for the next chunk of a response, in seconds, if the run has a fallback. Models that think send none
 for a minute."""
+MAX_REFUSED_CHARACTERS = 16_384
+"""Characters of a refused reply that its error keeps."""
 
 
 class ModelActivities:
@@ -119,6 +136,7 @@ class ModelActivities:
         self._validation = Validation()
         self._warned: set[tuple[str, str]] = set()
         self._reached: set[str] = set()
+        self._outages = Outages()
 
     @activity.defn(name="call_model")
     async def call_model(self, call: CallModel) -> ModelAnswered | Outdated:
@@ -199,9 +217,43 @@ class ModelActivities:
             cache_key=make_cache_key(activity.info().workflow_id or "", call.context_ref),
             takes=find_taken_media(call.model, self._own_models),
         )
-        session_id = activity.info().workflow_id or ""
-        async with self._media.load(provider, request, session_id, refuses=call.refuses_content) as loaded:
-            return await self._send(reading, provider, loaded, context)
+        search = Search(request, get_forms(provider, model), provider.name, call.refused)
+        first: ItemRefused | None = None
+        while True:
+            try:
+                return await self._try(reading, provider, search, context)
+            except ItemRefused as error:
+                is_prompt = isinstance(error, PromptRefused)
+                first = error if first is None or is_prompt else first
+                begun = reading.has_content if is_prompt else reading.has_begun
+                if begun or not search.has_next:
+                    if isinstance(first, PromptRefused):
+                        search.note_texts(first, call.model, tried=not begun)
+                    raise first from None
+                # The provider's words may quote the conversation. The thread has them.
+                kind = error.kind or "not named"
+                log.warning("model %r refuses an item, and is called without it (%s)", call.model, kind)
+
+    async def _try(
+        self, reading: ReplyInProgress, provider: Provider, search: Search, context: Context
+    ) -> ModelAnswered:
+        """Make the call without what the provider has refused so far.
+
+        Raises:
+            ItemRefused: The provider refuses something else, too. The search has taken it.
+            MediaRefused: The policy allows no marker for a part that the provider has refused.
+            ProviderError: The call failed otherwise.
+        """
+        refuses, session_id = reading.call.refuses_content, activity.info().workflow_id or ""
+        reading.reduced = reduced = search.reduced
+        if refuses and (markers := reduced.list_markers()):
+            raise MediaRefused(markers[0])
+        async with self._media.load(provider, reduced.request, session_id, refuses=refuses) as loaded:
+            try:
+                return await self._send(reading, provider, loaded, context)
+            except ItemRefused as error:
+                await asyncio.to_thread(take_refusal, search, error, provider, loaded)
+                raise
 
     async def _send(
         self, reading: ReplyInProgress, provider: Provider, request: ModelRequest, context: Context
@@ -217,6 +269,8 @@ class ModelActivities:
             reply = await self._stream(provider, request, decoder, settings, call)
             if decoder.media:
                 reply = await self._keep_media(reply, decoder, reading)
+        if reading.reduced:
+            reply = reading.reduced.restore_names(reply)
         reply = await reading.complete_usage(fit_reply(reply), count_searches(reply))
         problem = None
         if schema is not None and not reply.tool_calls and reply.stop_reason != "paused":
@@ -237,9 +291,13 @@ class ModelActivities:
         try:
             reply = await stream(self._http, provider, request, decoder, settings=settings)
             self._reached.add(provider_name)
+            self._outages.forget(call.model)
         except ProviderError as error:
             if not isinstance(error, Unreachable):
                 self._reached.add(provider_name)
+            if isinstance(error, PromptRefused) and decoder.text and not decoder.ended:
+                # The model was replying already: what it was asked was accepted.
+                raise ContentRefused(error.message, status=error.status) from None
             raise
         finally:
             if decoder.begun_after is not None:
@@ -281,23 +339,52 @@ class ModelActivities:
         """Make the activity's failure; if no attempt follows, with what was read of the reply.
 
         If the context is too long for the model, the details hold the number of tokens that Clew counted. Of a
-        refused reply the text is not kept: providers want it left out of later contexts. Neither is that of a reply
-        which a fallback begins anew, as a repeated attempt does. The wrong address of a provider is reported soon.
+        refused reply they have the text so far, which no message has: providers want it left out of later contexts.
+        The text of a reply which a fallback begins anew is not kept, as with a repeated attempt. The wrong address of
+        a provider is reported soon.
         """
         if reading.meta and error.type == ContextLengthExceeded.type:
             error.details["counted"] = reading.meta.estimated_tokens
         falls_back = reading.call.has_fallback and error.type in OUTAGES
+        if error.type == ContentRefused.type and (text := reading.text):
+            error.details["text"] = text[:MAX_REFUSED_CHARACTERS]
         failure = make_provider_failure(error)
         is_unknown = isinstance(error, Unreachable) and reading.call.model.partition(":")[0] not in self._reached
-        is_final = (falls_back and _is_lasting(failure, reading)) or (
+        is_away = self._outages.has(reading.call.model)
+        is_final = (falls_back and (is_away or _is_lasting(failure, reading))) or (
             is_unknown and _follows_too_late(failure, reading, TIME_FOR_FIRST_CONTACT)
         )
         if not is_final and compute_retry_delay(failure, reading.time_left) is not None:
             # The next attempt reads what this one has used: a failed attempt returns nothing else.
             activity.heartbeat(*reading.describe())
             return failure
+        if falls_back:
+            self._outages.note(reading.call.model)
         interrupted = await reading.interrupt(keeps_text=error.type != ContentRefused.type and not falls_back)
         return make_provider_failure(error, interrupted, is_final=is_final)
+
+
+class Outages:
+    """The models that have had an outage within the last `AWAY_SECONDS`, as far as this worker knows."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._since: dict[str, float] = {}
+
+    def note(self, model: str) -> None:
+        """Remember the outage of a model. The oldest one is forgotten if there are too many."""
+        self._since.pop(model, None)
+        if len(self._since) >= MAX_AWAY:
+            del self._since[next(iter(self._since))]
+        self._since[model] = self._now()
+
+    def has(self, model: str) -> bool:
+        """Whether a model has had an outage a while ago."""
+        return self._now() - self._since.get(model, -math.inf) < AWAY_SECONDS
+
+    def forget(self, model: str) -> None:
+        """Forget the outage of a model, which has answered."""
+        self._since.pop(model, None)
 
 
 class CallSlots:
@@ -362,6 +449,11 @@ def prepare_call(
     wrapped = wrap_schema(request)
     decoder = AnswerDecoder(provider.make_decoder(wrapped), is_wrapped=wrapped is not request)
     return wrapped, RedactedDecoder(decoder, redaction)
+
+
+def take_refusal(search: Search, error: ItemRefused, provider: Provider, request: ModelRequest) -> None:
+    """Have the search choose the next try. The body is made again: the refusal names a path in it."""
+    search.take(error, request, provider.encode(wrap_schema(request)).body)
 
 
 async def _fetch_context(call: CallModel) -> Context:

@@ -32,10 +32,12 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from clew_workflows.contract.content import MediaSort
 from clew_workflows.contract.errors import InvalidInput
+from clew_workflows.contract.invalid import describe_problems
 from clew_workflows.contract.media_tokens import get_bare_name
+from clew_workflows.contract.names import EncodingName
 from clew_workflows.contract.outcomes import Price, Prices
 from clew_workflows.contract.policy import ContextPolicy
-from clew_workflows.contract.tokens import EncodingName
+from clew_workflows.contract.tokens import check_encoding
 
 MODELS_VARIABLE = "CLEW_MODELS"
 PRICES_VARIABLE = "CLEW_PRICES"
@@ -289,11 +291,17 @@ def read_own_models(environ: Mapping[str, str]) -> OwnModels:
     """Read the JSON files that `CLEW_MODELS` and `CLEW_PRICES` name; nothing if they are not set.
 
     Raises:
-        InvalidInput: A file cannot be read, or has another form.
+        InvalidInput: A file cannot be read, has another form, or names an encoding that this process does not have.
     """
-    return OwnModels(
+    own = OwnModels(
         _read_entries(environ, MODELS_VARIABLE, OwnModel), _read_entries(environ, PRICES_VARIABLE, OwnPrice)
     )
+    for name, model in own.sizes.items():
+        try:
+            check_encoding(model.encoding)
+        except InvalidInput as error:
+            raise InvalidInput(f"{MODELS_VARIABLE}: {name[:100]!r}: {error}") from None
+    return own
 
 
 def _read_entries(environ: Mapping[str, str], variable: str, kind: type[E]) -> Mapping[str, E]:
@@ -304,9 +312,8 @@ def _read_entries(environ: Mapping[str, str], variable: str, kind: type[E]) -> M
         document: Any = json.loads(Path(path).read_bytes())
         entries = TypeAdapter(dict[str, kind]).validate_python(document)  # type: ignore[valid-type]
     except ValidationError as error:
-        problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        where = ".".join(map(str, problem["loc"]))
-        raise InvalidInput(f"{variable}: {path!r} is not valid: {where}: {problem['msg']}") from None
+        problem = describe_problems(error, dict[str, kind])  # type: ignore[valid-type]
+        raise InvalidInput(f"{variable}: {path!r} is not valid: {problem}") from None
     except (OSError, ValueError, RecursionError) as error:
         raise InvalidInput(f"{variable}: {path!r} cannot be read: {type(error).__name__}: {error}") from None
     for name in entries:

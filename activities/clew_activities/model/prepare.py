@@ -10,9 +10,16 @@ from collections.abc import Iterable, Sequence
 from temporalio import activity
 
 from clew_activities.archive import Archive
+from clew_activities.archive.ended_runs import (
+    check_head,
+    describe_run,
+    find_archived_upto,
+    find_ended_run,
+    wait_for_head,
+    was_interrupted,
+)
 from clew_activities.archive.errors import translate_archive_errors
 from clew_activities.archive.listing import SearchAttributes
-from clew_activities.archive.thread_source import was_interrupted
 from clew_activities.heartbeats import send_heartbeats
 from clew_activities.model.model_table import (
     NO_OWN_MODELS,
@@ -31,9 +38,10 @@ from clew_activities.tools.stored_results import read_result, view_blob
 from clew_activities.webhooks import NO_WEBHOOKS, WebhookSettings
 from clew_workflows.contract import SessionConfig
 from clew_workflows.contract.config import measure_specs
-from clew_workflows.contract.names import MAX_TOOLS_BYTES
+from clew_workflows.contract.lists import AgentsList, AgentSummary, ListAgentsInput
+from clew_workflows.contract.names import MAX_TOOLS_BYTES, EncodingName
 from clew_workflows.contract.policy import ContextPolicy
-from clew_workflows.contract.tokens import EncodingName, load_encoding
+from clew_workflows.contract.tokens import load_encoding
 from clew_workflows.protocol import (
     ArchiveRef,
     DescribeModel,
@@ -112,7 +120,9 @@ class PrepareActivities:
             if self._search_attributes:
                 attributes = await self._search_attributes.list()
                 prepared = prepared.model_copy(update={"search_attributes": attributes})
-            return prepared if request.execution is None else await self._add_archive(prepared, request.execution)
+            if request.execution is None:
+                return prepared
+            return await self._add_archive(prepared, request.execution, request.after)
 
     @activity.defn(name="describe_model")
     async def describe_model(self, request: DescribeModel) -> ModelProfile:
@@ -122,11 +132,32 @@ class PrepareActivities:
                 self._warn_of_unknown_model(request.model)
             return make_profile(request.model, self._own_models)
 
-    async def _add_archive(self, prepared: Prepared, execution: str) -> Prepared:
-        """Add what the archive holds: nothing, a state to continue from, or why it cannot continue."""
+    @activity.defn(name="list_agents")
+    async def list_agents(self, _query: ListAgentsInput) -> AgentsList:
+        """List the agents of this worker."""
+        agents = sorted(self._registry.agents.values(), key=lambda agent: agent.name)
+        return AgentsList(
+            agents=tuple(
+                AgentSummary(name=agent.name, version=agent.version, label=agent.label, model=agent.config.model)
+                for agent in agents
+            ),
+            providers=self._providers.names,
+        )
+
+    async def _add_archive(self, prepared: Prepared, execution: str, after: str | None) -> Prepared:
+        """Add what the archive holds: nothing, a state to continue from, or why it cannot continue.
+
+        Raises:
+            ApplicationError: The store has lost the session's head (`archive_damaged`), or is older than the session
+                (`thread_mismatch`). Opening it again after a repair continues it.
+        """
         session_id = activity.info().workflow_id or ""
+        run_id = await find_ended_run(session_id, execution) if after is None else after
+        upto = await find_archived_upto(session_id, await describe_run(session_id, run_id)) if run_id else -1
         async with translate_archive_errors():
-            head = await self._archive.read_head(session_id)
+            head = await wait_for_head(lambda: self._archive.read_head(session_id), upto)
+        async with translate_archive_errors(damage_is_final=True):
+            check_head(head, session_id, upto)
         if head is None:
             archive_ref = ArchiveRef(execution=execution, family=session_id, thresholds=self._thresholds)
             return prepared.model_copy(update={"archive": archive_ref})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property
 from typing import Any
@@ -14,6 +15,7 @@ from temporalio import activity
 
 from clew_activities.offload import count_tokens, offload
 from clew_activities.providers import RedactedDecoder
+from clew_activities.providers.refusals import Reduced
 from clew_activities.telemetry.interceptor import TimeLeft
 from clew_workflows.contract.content import list_media
 from clew_workflows.contract.media_tokens import find_formula
@@ -45,6 +47,7 @@ class ReplyInProgress:
         prices: The model's prices.
         meta: The measures of the context; None until it is fetched.
         decoder: The decoder of the reply; None until the request is made.
+        reduced: The request without what its provider has refused; None until it is made.
     """
 
     def __init__(self, call: CallModel, prices: Prices) -> None:
@@ -52,6 +55,7 @@ class ReplyInProgress:
         self.prices = prices
         self.meta: ContextMeta | None = None
         self.decoder: RedactedDecoder | None = None
+        self.reduced: Reduced | None = None
         self._time_left = TimeLeft()
 
     @cached_property
@@ -90,7 +94,7 @@ class ReplyInProgress:
             tool_name=decoder.tool_name if decoder else None,
         ).as_dict()
         earlier = (self.earlier_usage.as_dict(),) if self.earlier_usage else ()
-        if not self._has_begun:
+        if not self.has_begun:
             return (progress, None, *earlier) if earlier else (progress,)
         answer = self._make_interrupted("", (len(text) + len(thinking)) // CHARACTERS_PER_TOKEN, None)
         # Their size has no bound, and only audits need them.
@@ -102,12 +106,17 @@ class ReplyInProgress:
         decoder = self.decoder
         return (len(decoder.text), len(decoder.thinking), decoder.tool_name) if decoder else (0, 0, None)
 
+    @property
+    def text(self) -> str:
+        """The text that was read so far."""
+        return self.decoder.text if self.decoder else ""
+
     async def interrupt(self, *, keeps_text: bool = True) -> ModelAnswered | None:
         """Make the answer from what was read so far, and count it; None: nothing was read or paid for.
 
         It has neither tool calls, which may be incomplete, nor thinking, which providers take back signed alone.
         """
-        if self.decoder is None or not (self._has_begun or self.earlier_usage):
+        if self.decoder is None or not (self.has_begun or self.earlier_usage):
             return None
         text, thinking = self.decoder.text, self.decoder.thinking
         message = AssistantMessage(context_ref="", role="assistant", content=text, interrupted=True)
@@ -135,7 +144,10 @@ class ReplyInProgress:
     ) -> ModelAnswered:
         """Make the answer of the model call from a reply and the measures of the context."""
         meta, fitting = self.meta, self.decoder.fitting if self.decoder else None
+        sent, reduced = self.decoder.sent if self.decoder else None, self.reduced
         assert meta is not None, "a reply has a context"
+        if reduced and sent:
+            fitting, sent = reduced.describe(fitting), replace(sent, refused=reduced.refused)
         return ModelAnswered(
             reply=reply,
             prices=self.prices,
@@ -152,20 +164,23 @@ class ReplyInProgress:
             needs_summary=meta.needs_summary,
             tokens=tokens,
             earlier_usage=self.earlier_usage,
-            request=self.decoder.sent if self.decoder else None,
+            request=sent,
             fitting=fitting if fitting and fitting != Fitting(dialect=fitting.dialect) else None,
         )
 
     @property
-    def _has_begun(self) -> bool:
+    def has_begun(self) -> bool:
         """Whether the provider has begun to reply."""
+        return self.has_content or (self.decoder is not None and self.decoder.usage != Usage())
+
+    @property
+    def has_content(self) -> bool:
+        """Whether something of the reply was read. Of a prompt that is refused, there may be usage alone."""
         decoder = self.decoder
-        return decoder is not None and bool(
-            decoder.text or decoder.thinking or decoder.tool_name or decoder.usage != Usage()
-        )
+        return decoder is not None and bool(decoder.text or decoder.thinking or decoder.tool_name)
 
     def _make_interrupted(self, content: str, output_tokens: int, tokens: int | None) -> ModelAnswered:
-        usage = self._estimate_usage(output_tokens) if self._has_begun else Usage()
+        usage = self._estimate_usage(output_tokens) if self.has_begun else Usage()
         return self.make_answer(ModelReply(content=content, stop_reason="interrupted", usage=usage), tokens=tokens)
 
     def _estimate_usage(self, output_tokens: int) -> Usage:

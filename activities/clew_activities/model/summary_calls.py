@@ -18,7 +18,7 @@ from clew_workflows.contract import ModelOptions
 from clew_workflows.contract.content import get_text, list_media
 from clew_workflows.contract.errors import Archived
 from clew_workflows.contract.messages import Message, canonicalize
-from clew_workflows.contract.payloads import OperationPayload, SentRequest, SummaryPayload, SummaryRecipe, UserMessage
+from clew_workflows.contract.payloads import OperationPayload, SentRequest, SummaryPayload, SummaryRecipe, ToolMessage
 from clew_workflows.contract.tokens import Encoding
 from clew_workflows.protocol import Summarize
 from clew_workflows.thread.entries import Entry
@@ -88,7 +88,7 @@ class Conversation:
 
     Attributes:
         context_ref: The lane.
-        withdrawn: Pairs of seqs between which the user's messages were withdrawn.
+        withdrawn: Pairs of seqs between which messages were withdrawn or corrected. Tool results among them stay.
         length: The characters of the text so far.
         tokens: The tokens of the entries so far.
         media_from: Where the first message with images, recordings or files begins, in characters; None: none has.
@@ -105,7 +105,8 @@ class Conversation:
         """Add the next entry of the thread. Returns its text, which is empty if it does not belong to the range."""
         if entry.kind != "ai_message" or entry.lane != self.context_ref:
             return ""
-        if isinstance(entry.body, UserMessage) and any(first <= entry.seq <= last for first, last in self.withdrawn):
+        is_result = isinstance(entry.body, ToolMessage)
+        if not is_result and any(first <= entry.seq <= last for first, last in self.withdrawn):
             return ""
         message = entry.message
         if self.media_from is None and list_media(message["content"]):

@@ -210,6 +210,7 @@ class Dialect:
         efforts: The accepted values of `reasoning_effort`. Another one becomes the nearest of them.
         no_reasoning: The fields that turn reasoning off, where `none` is not among `efforts`; empty: none do.
         verbosity: Whether `verbosity` is accepted.
+        parallel_choice: Whether `parallel_tool_calls` is accepted.
         service_tier: Whether `service_tier` is accepted.
         tools_effort: The `reasoning_effort` of requests with tools: as it is, left out, or `none`.
         seed: The name of the option `seed`.
@@ -260,6 +261,7 @@ class Dialect:
     efforts: tuple[str, ...] = ("minimal", "low", "medium", "high")
     no_reasoning: Mapping[str, Any] = field(default_factory=dict)
     verbosity: bool = False
+    parallel_choice: bool = False
     service_tier: bool = False
     tools_effort: Literal["keep", "omit", "none"] = "keep"
     seed: str = "seed"
@@ -310,6 +312,7 @@ _OPENAI = Dialect(
     cache_key=True,
     efforts=("none", "minimal", "low", "medium", "high", "xhigh"),
     verbosity=True,
+    parallel_choice=True,
     service_tier=True,
     # developers.openai.com/api/docs/guides/images-vision, /audio and /file-inputs: 50 MB a request.
     media=MediaForms(
@@ -336,20 +339,128 @@ _ANTHROPIC_MEDIA = MediaForms(
     text_documents=True,
 )
 
-ANTHROPIC = Dialect(
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessagesDialect(Dialect):
+    """What a server with Anthropic's Messages API accepts and sends. The defaults are the strictest.
+
+    Attributes:
+        is_claude: It serves Anthropic's models, with the features of each generation, and their signed thinking.
+        caches: Where `cache_control` may stand: everywhere, in blocks and tools alone, or nowhere.
+        thinking_off: The `thinking` of a request that wants none: `disabled`, or omitted.
+        fills_thinking: A request that may think must have thinking in each assistant's message with tool calls, where
+            another model has written it, too.
+        takes_format: Whether `output_config.format` is accepted.
+    """
+
+    is_claude: bool = False
+    caches: Literal["everywhere", "blocks", "nowhere"] = "nowhere"
+    thinking_off: Literal["disabled", "omitted"] = "omitted"
+    fills_thinking: bool = False
+    takes_format: bool = False
+    ids: re.Pattern[str] = _COMMON_ID
+    declares_called_tools: bool = True
+
+
+ANTHROPIC = MessagesDialect(
     name="anthropic",
-    ids=_COMMON_ID,
+    is_claude=True,
+    caches="everywhere",
+    takes_format=True,
     fills_results=False,
     tools=_ANTHROPIC_TOOLS,
-    declares_called_tools=True,
+    forces_tools=True,
+    names_forced_tool=True,
     media=_ANTHROPIC_MEDIA,
 )
-"""The Messages API, whose codec makes the order of messages itself."""
+"""Anthropic's own Messages API, whose codec makes the order of messages itself."""
+MESSAGES_STRICT = MessagesDialect(name="strict", media=_PLAIN_IMAGES)
+"""What every server that is known accepts."""
 
-BEDROCK = replace(
-    ANTHROPIC,
+# With the names that Anthropic takes, of which the servers take at least these.
+_MESSAGES_TOOLS = replace(_ANTHROPIC_TOOLS, count=128, name=_NAME, name_characters=64)
+
+MESSAGES_DIALECTS: Mapping[str, MessagesDialect] = {
+    dialect.name: dialect
+    for dialect in (
+        ANTHROPIC,
+        MESSAGES_STRICT,
+        # Gateways to Anthropic's models: fields of Anthropic's newest version, and of betas, are refused by some
+        # ("cache_control: Extra inputs are not permitted", gh:BerriAI/litellm#22963), blocks with it by none.
+        replace(ANTHROPIC, name="gateway", caches="blocks", takes_format=False),
+        # api-docs.deepseek.com/guides/anthropic_api: no images, no documents, no `cache_control`; "The
+        # `content[].thinking` in the thinking mode must be passed back to the API", which has no signature
+        # (gh:NousResearch/hermes-agent#16748, gh:QuantumNous/new-api#4763).
+        MessagesDialect(
+            name="deepseek",
+            thinking_off="disabled",
+            fills_thinking=True,
+            tools=_MESSAGES_TOOLS,
+            temperatures=(0.0, 2.0),
+            forces_tools=True,
+            names_forced_tool=True,
+        ),
+        # "thinking is enabled but reasoning_content is missing in assistant tool call message"
+        # (gh:anthropics/claude-code#37757), "invalid thinking: only type=enabled is allowed for this model"
+        # (gh:MoonshotAI/Kimi-K2#141).
+        MessagesDialect(
+            name="kimi",
+            fills_thinking=True,
+            tools=replace(_KIMI_TOOLS, property_name=_ANTHROPIC_TOOLS.property_name),
+            media=MediaForms(types=COMMON_IMAGES, total_bytes=90 * _MB),
+        ),
+        # docs.z.ai: `tool_choice` is `auto` alone, as in its other API.
+        MessagesDialect(name="glm", thinking_off="disabled", forbids_tools=False),
+        # platform.minimax.io/docs/api-reference/text-anthropic-api: no images, no documents, a temperature above 0;
+        # all blocks of a reply come back.
+        MessagesDialect(
+            name="minimax",
+            caches="blocks",
+            tools=_MESSAGES_TOOLS,
+            temperatures=(0.01, 1.0),
+            forces_tools=True,
+            names_forced_tool=True,
+        ),
+        # docs.ollama.com/api/anthropic-compatibility: no `tool_choice`, no `cache_control`, images as base64 alone.
+        MessagesDialect(
+            name="ollama",
+            temperatures=(0.0, 2.0),
+            forbids_tools=False,
+            media=MediaForms(types=frozenset({JPEG, PNG, WEBP})),
+        ),
+        # github.com/vllm-project/vllm/pull/22627, and its vllm/entrypoints/anthropic/protocol.py
+        MessagesDialect(
+            name="vllm",
+            temperatures=(0.0, 2.0),
+            forces_tools=True,
+            names_forced_tool=True,
+            media=MediaForms(types=COMMON_IMAGES),
+        ),
+        # github.com/ggml-org/llama.cpp/pull/17570
+        MessagesDialect(
+            name="llamacpp",
+            temperatures=(0.0, 2.0),
+            forces_tools=True,
+            forbids_tools=False,
+            media=MediaForms(types=frozenset({JPEG, PNG, GIF})),
+        ),
+    )
+}
+"""All dialects of the Messages API, by their names."""
+
+_MESSAGES_NAMES: Mapping[str, str] = {"litellm": "gateway", "openrouter": "gateway", "vercel": "gateway"}
+_MESSAGES_HOSTS: Mapping[str, str] = {
+    "anthropic.com": "anthropic",
+    "ai-gateway.vercel.sh": "gateway",
+    "gateway.ai.cloudflare.com": "gateway",
+    "openrouter.ai": "gateway",
+}
+
+
+BEDROCK = Dialect(
     name="bedrock",
-    fills_results=True,
+    ids=_COMMON_ID,
+    declares_called_tools=True,
     tools=replace(_ANTHROPIC_TOOLS, name=_NAME, name_characters=64),
     # docs.aws.amazon.com/bedrock/latest/APIReference/API_runtime_Message.html: 20 images of 3.75 MB and 8 000 pixels
     # on a side, five documents of 4.5 MB, as bytes.
@@ -669,6 +780,34 @@ _HOSTS: Mapping[str, str] = {
     "cerebras.ai": "cerebras",
 }
 """The dialects of hosts, and of their subdomains."""
+
+
+def find_messages_dialect(name: str, base_url: str, configured: str | None = None) -> MessagesDialect | None:
+    """Find the dialect of a server with the Messages API, by its configured dialect, its host or its name.
+
+    None: the server is not known. Then `choose_messages_dialect` decides by the model.
+
+    Raises:
+        ValueError: There is no dialect of the configured name.
+    """
+    if configured:
+        known = configured.strip().lower().replace("llama.cpp", "llamacpp").removeprefix("anthropic-")
+        known = _MESSAGES_NAMES.get(known, _ALIASES.get(known, known))
+        if (dialect := MESSAGES_DIALECTS.get(known)) is None:
+            raise ValueError(f"no dialect {configured[:40]!r}: one of {', '.join(sorted(MESSAGES_DIALECTS))}")
+        return dialect
+    host = f".{urlsplit(base_url).hostname or ''}"
+    hosts = {**_HOSTS, **_MESSAGES_HOSTS}
+    by_host = next((dialect for suffix, dialect in hosts.items() if host.endswith(f".{suffix}")), None)
+    by_name = _MESSAGES_NAMES.get(name, _ALIASES.get(name, name if name != "anthropic" else ""))
+    return MESSAGES_DIALECTS.get(by_host or by_name)
+
+
+def choose_messages_dialect(dialect: MessagesDialect | None, model: str) -> MessagesDialect:
+    """Choose the dialect of a model at a server: one that is not known may be a gateway to Anthropic's models."""
+    if dialect is None:
+        return ANTHROPIC if "claude" in model else MESSAGES_STRICT
+    return MESSAGES_STRICT if dialect.name == "gateway" and "claude" not in model else dialect
 
 
 def find_dialect(name: str, base_url: str, configured: str | None = None) -> Dialect:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from pydantic_core import PydanticSerializationError, to_json
 
 from clew_activities.providers.answer_object import is_object_schema, make_object_schema
-from clew_activities.providers.anthropic.provider import LONG_TTL, Anthropic
+from clew_activities.providers.anthropic.provider import make_encoder
 from clew_activities.providers.bedrock.provider import Bedrock
 from clew_activities.providers.dialects import DIALECTS, STRICT, VERTEX
 from clew_activities.providers.google.provider import Google
@@ -29,7 +29,7 @@ from clew_workflows.contract.payloads import SentRequest
 _URL = "http://localhost"
 
 ENCODERS: Mapping[str, Callable[[str, str | None], Provider]] = {
-    "anthropic": lambda name, dialect: Anthropic(name, _URL, caches_longer=dialect == LONG_TTL),
+    "anthropic": lambda name, dialect: make_encoder(name, _URL, dialect),
     "bedrock": lambda name, _dialect: Bedrock(name, _URL),
     "google": lambda name, dialect: Google(name, _URL, is_vertex=dialect == VERTEX.name),
     "openai-chat": lambda name, dialect: OpenAI(name, _URL, DIALECTS.get(dialect or "", STRICT)),

@@ -3,7 +3,9 @@
 ProviderError
 ├── FinalError                    the same request would fail again
 │   ├── BadRequest                bad_request
+│   │   └── ItemRefused           the same type; one item of the request is refused, which `refusals` finds
 │   ├── ContentRefused            content_refused
+│   │   └── PromptRefused         the same type; a text of the request is refused, which `refusals` finds
 │   ├── ContextLengthExceeded     context_length_exceeded; `details`: `limit` and `actual`, if the provider sent them
 │   ├── InsufficientQuota         insufficient_quota
 │   ├── OutputExhausted           empty_reply: thinking used all output tokens
@@ -26,7 +28,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from clew_activities.providers.redaction import Redaction
 from clew_activities.providers.sanitize import clean, parse_json
@@ -106,16 +108,41 @@ class FinalError(ProviderError):
     """The same request would fail again."""
 
 
+ItemKind = Literal["media", "own_data", "tool", "text"]
+"""A kind of item of a request: images, recordings and files; the provider's own data; tools; what a message says."""
+
+
 class BadRequest(FinalError):
     """The provider refused the request as invalid."""
 
     type = "bad_request"
 
 
+class ItemRefused(BadRequest):
+    """The provider refused one item of the request. Without it, the request may succeed.
+
+    Attributes:
+        kind: The kind of the item; None: the provider does not say.
+        words: The provider's message, with the paths that it names. It may quote the request, and is not redacted.
+    """
+
+    def __init__(self, message: str, *, kind: ItemKind | None = None, words: str = "", **values: Any) -> None:
+        super().__init__(message, **values)
+        self.kind: ItemKind | None = kind
+        self.words = words or message
+
+
 class ContentRefused(FinalError):
     """The provider or the model declined because of the content."""
 
     type = "content_refused"
+
+
+class PromptRefused(ContentRefused, ItemRefused):
+    """The provider refused a text of the request because of its content, before the model replied."""
+
+    def __init__(self, message: str, **values: Any) -> None:
+        super().__init__(message, kind="text", **values)
 
 
 class ContextLengthExceeded(FinalError):
@@ -392,6 +419,10 @@ _BY_BODY: tuple[_Rule, ...] = (
         wording=_match_any(
             r"content exists risk",
             r"content management policy",
+            r"content filtering policy",
+            r"blocked by our content filters",
+            r"considered high risk",
+            r"violates? [\w' ]{0,30}\[?responsible ai (?:practices|policy)",
             r"content violates usage guidelines",
             r"ContentPolicyViolationError",
             r"inappropriate content",
@@ -448,6 +479,119 @@ _BY_BODY: tuple[_Rule, ...] = (
     _Rule(ProviderUnavailable, frozenset({"ModelErrorException", "ModelStreamErrorException"})),
 )
 
+# What servers say of one item of a request. A message about a tool may quote the name of a file, and one about own
+# data may speak of a file or a tool, so that these come first.
+_ITEMS: tuple[tuple[ItemKind, re.Pattern[str]], ...] = (
+    (
+        "own_data",
+        _match_any(
+            r"encrypted[ _]content",
+            r"thought[ _]?signature",
+            r"\bsignature\b.{0,60}\b(?:thinking|reasoning|field required|invalid)",
+            r"\b(?:invalid|missing|corrupted|expired)\b.{0,60}\bsignature\b",
+            r"\bredacted_thinking\b",
+            r"\bthinking\b.{0,40}\bblocks?\b",
+            r"\breasoning[ _](?:content|details|text)\b",
+            r"\bmessages\.\d+\.reasoning\b",
+            r"\breasoningContent\b",
+            r"\b(?:items? of type|type:?) '?reasoning\b",
+            r"\breasoning item\b",
+            r"\bitem (?:with id )?['\"]?(?:rs|msg|fc|ws|ci|ig)_\w+",
+            r"\bid:? ['\"]?(?:rs|msg|fc|ws|ci|ig)_\w+",
+        ),
+    ),
+    (
+        "tool",
+        _match_any(
+            r"\binvalid_function_parameters\b",
+            r"\bfunction_?declarations?\b",
+            r"\bfunctionDeclarations?\b",
+            r"\b(?:input_?schema|inputSchema|toolSpec|tool_?config)\b",
+            r"\btools?[.\[]\W?\d",
+            r"\bjson schema is invalid\b",
+            r"\binvalid (?:json )?schema\b",
+            r"\b(?:tool|function)s?\b.{0,20}\b(?:names?|schemas?|parameters|definitions?|declarations?)\b",
+            r"\b(?:names?|schemas?|parameters)\b.{0,20}\b(?:for|of) (?:the )?(?:tool|function)\b",
+            r"\b(?:tool_calls|tool_use|toolUse|function_?call)\W.{0,20}\bname\b",
+        ),
+    ),
+    (
+        "media",
+        _match_any(
+            r"\b\w*image_(?:parse|format|url|too|file|media|content)\w*\b",
+            r"\binvalid_(?:base64|image|file|audio|document)\w*\b",
+            r"\b(?:images?|image_url|input_image|pictures?|photos?)\b",
+            r"\b(?:audio|input_audio|recordings?|videos?)\b",
+            r"\b(?:pdfs?|documents?|input_file|attachments?|filename|file_data)\b",
+            r"\b(?:the|your|this|a|of|process|parse|read|download|fetch|decode|invalid|uploaded) files?\b",
+            r"\bfiles? (?:too|is|was|has|could|can|size|format|type|data|content|name)\b",
+            r"\bfile\b.{0,80}\b(?:not found|not exist|expired)\b",
+            r"\bfetch content from the provided URL\b",
+            r"\b(?:mime|media)[ _]?types?\b",
+            r"\b(?:base64|inline_?data|inlineData|fileData|multimodal|mtmd|bitmap)\b",
+        ),
+    ),
+)
+
+# A failure of a server with these words is the refusal of an item: the same request would fail again.
+_BROKEN = _match_any(
+    r"cannot identify image file",
+    r"(?:failed|unable|not able) to (?:load|decode|process|parse|open|read|identify) (?:the |input |an )*"
+    r"(?:image|audio|file|pdf|video|bitmap)",
+    r"could not (?:load|decode|process|parse|open|read) (?:the |input |an )*(?:image|audio|file|pdf|video)",
+    r"image file is truncated",
+    r"broken data stream when reading image",
+    r"unsupported content part type",
+    r"invalid_encrypted_content",
+    r"\bimage: unknown format",
+    r"\billegal base64 data",
+    r"\b(?:image|audio|video|file|multimodal) input is not supported",
+)
+
+# A file that the provider keeps and that is gone, which some say with 403 or 404.
+_GONE = _match_any(r"\bfile:?\s.{0,80}\b(?:not found|not exist|expired)\b", r"\bfile not found: \S")
+
+# A refusal for its content of what is no text: without it, the rest of the conversation may be taken.
+_REFUSED_MEDIA = _match_any(
+    r"\b(?:input|your|the|provided|uploaded) (?:\w+ )?(?:images?|pictures?|audio|videos?|files?|documents?)\b"
+)
+
+# What the model has written is refused, not what it was asked.
+_REFUSED_OUTPUT = _match_any(
+    r"^output\b", r"\boutput (?:blocked|data|text|content|new_sensitive)\b", r"\bgenerated content\b"
+)
+
+# Whether a model takes tools, images or options at all, is no matter of one item that others could stand for.
+_NO_ITEM = _match_any(
+    r"\b(?:does not|doesn't) support (?:tools?|function|thinking|system|streaming|structured)",
+    r"\b(?:tools?|functions?|tool use|tool_choice) (?:is|are) not supported",
+    r"^['\"`]?(?:temperature|top_p|top_k|max_\w*tokens|stop\w*|seed|reasoning_effort|service_tier|verbosity"
+    r"|response_format|text|output_config|generation_?config|thinking|stream\w*)\b['\"`]?[.:]",
+    r"\bunsupported (?:parameter|value): ['\"]?(?:temperature|top_p|max_\w*tokens|stop|seed|reasoning|verbosity)",
+)
+_OPTIONS = frozenset(
+    {
+        "max_completion_tokens",
+        "max_output_tokens",
+        "max_tokens",
+        "model",
+        "reasoning.effort",
+        "reasoning_effort",
+        "response_format",
+        "seed",
+        "service_tier",
+        "stop",
+        "temperature",
+        "text.format",
+        "tool_choice",
+        "top_p",
+    }
+)
+
+# Statuses of a refusal that may be of one item although the message does not say so, and of one whose message does.
+_PERHAPS_OF_ITEM = frozenset({400, 413, 415, 422})
+_OF_ITEM = _PERHAPS_OF_ITEM | {403, 404, 500, 501, 502}
+
 # Rules by status alone. A response that matches no rule is a `BadRequest`.
 _BY_STATUS: tuple[_Rule, ...] = (
     _Rule(InsufficientQuota, statuses=frozenset({402})),
@@ -469,7 +613,13 @@ _STATUS_OF_TYPE = {
     "content_filter": 400,
     "content_policy_violation": 400,
     "cyber_policy": 400,
+    "image_parse_error": 400,
+    "invalid_base64": 400,
     "invalid_encrypted_content": 400,
+    "invalid_function_parameters": 400,
+    "invalid_image": 400,
+    "invalid_image_format": 400,
+    "invalid_image_url": 400,
     "invalid_prompt": 400,
     "invalid_request_error": 400,
     "misalignment_policy_violation": 400,
@@ -567,14 +717,49 @@ def _classify(payload: Mapping[str, Any], http_status: int | None, wait: float |
     message = _find_message(payload, fields)[:_RAW_LIMIT]
     status = http_status if http_status is not None else _infer_status(fields, message)
     text = " ".join((message[:_WORDING_LIMIT], *reasons))
-    rules = (rule.error for rule in (*_BY_BODY, *_BY_STATUS) if rule.matches(status, words, text))
-    error = next(rules, BadRequest)
+    rules = (rule.error for rule in _BY_BODY if rule.matches(status, words, text))
+    known = next(rules, None)
+    if known is ContentRefused and status == 400 and _REFUSED_MEDIA.search(message[:_WORDING_LIMIT]):
+        return ItemRefused(message, kind="media", status=http_status)
+    if known is ContentRefused and not _REFUSED_OUTPUT.search(message[:_WORDING_LIMIT]):
+        return PromptRefused(message, status=http_status)
+    if known is None and (refused := _find_refused_item(fields, payload, status, words, message)):
+        refused.status = http_status
+        return refused
+    by_status = (rule.error for rule in _BY_STATUS if rule.matches(status, words, text))
+    error = known or next(by_status, BadRequest)
     details = _read_lengths(fields, message[:_WORDING_LIMIT]) if error is ContextLengthExceeded else {}
     if wait is None and error.retryable:
         wait = _read_wait(fields, message[:_WORDING_LIMIT])
     if not message.strip():
         message = f"the provider failed with status {status} and no message"
     return error(message, status=http_status, retry_after=wait, details=details)
+
+
+def _find_refused_item(
+    fields: Mapping[str, Any], payload: Mapping[str, Any], status: int, words: frozenset[str], message: str
+) -> ItemRefused | None:
+    """Find whether a response refuses one item of the request; None: it does not."""
+    param = fields.get("param")
+    if status not in _OF_ITEM or _NO_ITEM.search(message) or (isinstance(param, str) and param in _OPTIONS):
+        return None
+    paths = [param] if isinstance(param, str) else []
+    details = payload.get("detail")
+    locations = (one.get("loc") for one in details if isinstance(one, dict)) if isinstance(details, list) else ()
+    paths += [".".join(map(str, location)) for location in locations if isinstance(location, list)]
+    said = " ".join((message[:_WORDING_LIMIT], *paths, *sorted(words)))
+    kind: ItemKind | None = next((kind for kind, pattern in _ITEMS if pattern.search(said)), None)
+    # A missing page is not a missing item, and a failing server not one that has refused a request.
+    is_gone = kind == "media" and _GONE.search(said) is not None
+    if (status == 403 and not is_gone) or (status == 404 and not is_gone and kind != "own_data"):
+        return None
+    if status >= 500 and not _BROKEN.search(said):
+        return None
+    return ItemRefused(
+        message if message.strip() else f"the provider failed with status {status} and no message",
+        kind=kind,
+        words=" ".join((message, *paths)),
+    )
 
 
 def _list_reasons(fields: Mapping[str, Any]) -> list[str]:
@@ -620,6 +805,9 @@ def _find_upstream_error(fields: Mapping[str, Any]) -> Mapping[str, Any] | None:
     metadata = fields.get("metadata")
     raw = metadata.get("raw") if isinstance(metadata, dict) else None
     upstream = parse_json(raw) if isinstance(raw, str) else raw
+    if upstream is None and isinstance(raw, str) and " " in raw.strip():
+        # It is the message alone.
+        return {**fields, "message": raw, "metadata": None}
     if isinstance(upstream, list) and upstream:
         upstream = upstream[0]
     return upstream if isinstance(upstream, dict) and ("error" in upstream or "message" in upstream) else None

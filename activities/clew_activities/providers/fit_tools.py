@@ -10,11 +10,9 @@ left out, with the reason.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import lru_cache
-from hashlib import sha256
 from typing import Any
 from urllib.parse import unquote
 
@@ -24,7 +22,7 @@ from clew_activities.providers.answer_object import MEMBER, is_object_schema, ma
 from clew_activities.providers.dialects import Dialect, ToolLimits
 from clew_activities.providers.sanitize import parse_object
 from clew_workflows.contract.messages import Message, ToolSpec, canonicalize
-from clew_workflows.contract.names import BUILT_IN_TOOLS
+from clew_workflows.contract.names import BUILT_IN_TOOLS, rewrite_name
 from clew_workflows.contract.schemas import SUBSCHEMA_KEYWORDS
 from clew_workflows.protocol import RequestedTool
 
@@ -41,7 +39,8 @@ MAX_CHARACTERS = 262_144
 MAX_REMEMBERED = 64
 """Most lists of tools that are remembered as they were fitted."""
 
-_HASH_CHARACTERS = 8
+_PROPERTY_CHARACTERS = 64
+"""Longest name of a property that was changed."""
 _DEFINITIONS = ("$defs", "definitions")
 _SUBSCHEMAS = ("anyOf", "oneOf", "allOf", "prefixItems")
 _FORMS: Mapping[str, type[dict[str, Any]] | type[list[Any]] | type[str]] = {
@@ -213,7 +212,6 @@ def declare_called_tools(messages: Sequence[Message], dialect: Dialect) -> list[
     if not dialect.declares_called_tools:
         return []
     calls = (call for message in messages for call in message.get("tool_calls", ()))
-    # Two names of the thread may have become one.
     names = dict.fromkeys(fit_name(call["name"], dialect.tools) for call in calls)
     return [
         {
@@ -230,21 +228,7 @@ def fit_name(name: str, limits: ToolLimits, used: Set[str] = frozenset()) -> str
 
     `used`: names that other tools have.
     """
-    safe = name
-    if not limits.name.fullmatch(name):
-        safe = re.sub(r"[^a-zA-Z0-9_-]", "_", name)[: limits.name_characters] or "unnamed"
-        if not limits.name.fullmatch(safe):
-            safe = f"_{safe}"[: limits.name_characters]
-    candidate, number = safe, 0
-    while candidate in used:
-        salt = f"{number} {name}" if number else name
-        candidate = f"{safe[: limits.name_characters - _HASH_CHARACTERS - 1]}_{_hash(salt)}"
-        number += 1
-    return candidate
-
-
-def _hash(text: str) -> str:
-    return sha256(text.encode()).hexdigest()[:_HASH_CHARACTERS]
+    return rewrite_name(name or "unnamed", limits.name, limits.name_characters, used)
 
 
 def _fit_tool(tool: ToolSpec, limits: ToolLimits, used: set[str]) -> FittedTool:
@@ -312,7 +296,7 @@ class _SchemaFitting:
 
     def __init__(self, schema: Mapping[str, Any], limits: ToolLimits) -> None:
         self.properties: dict[str, str] = {}
-        self._kept_properties: set[str] = set()
+        self._own_properties = _list_properties(schema)
         self._steps: list[str | None] = []
         self._any: set[tuple[str | None, ...]] = set()
         self._texts: set[tuple[str | None, ...]] = set()
@@ -326,7 +310,7 @@ class _SchemaFitting:
         """Fit a subschema. `path`: the references that have led to it.
 
         Raises:
-            _NotFitting: The schema is too large without references, or two properties would have the same name.
+            _NotFitting: The schema is too large without references.
         """
         self._count_part()
         if not isinstance(schema, Mapping):
@@ -512,23 +496,14 @@ class _SchemaFitting:
 
     def _fit_property(self, name: str) -> str:
         if self._limits.property_name is None or self._limits.property_name.fullmatch(name):
-            self._kept_properties.add(name)
-            self._check_property(name)
             return name
         known = next((sent for sent, own in self.properties.items() if own == name), None)
         if known:
             return known
-        sent = re.sub(r"[^a-zA-Z0-9_]", "_", name).strip("_")[:40] or "property"
-        sent = f"{sent}_{_hash(name)}"
-        if sent in self.properties:
-            raise _NotFitting(f"its properties {name!r} and {self.properties[sent]!r} cannot be told apart")
+        sent = rewrite_name(name, self._limits.property_name, _PROPERTY_CHARACTERS, self._own_properties)
         self.properties[sent] = name
-        self._check_property(sent)
+        self._own_properties.add(sent)
         return sent
-
-    def _check_property(self, sent: str) -> None:
-        if sent in self.properties and sent in self._kept_properties:
-            raise _NotFitting(f"its properties {sent!r} and {self.properties[sent]!r} cannot be told apart")
 
     def _complete(self, fitted: dict[str, Any]) -> None:
         """Add what a dialect wants to read, although JSON Schema has it by default."""
@@ -561,6 +536,25 @@ class _SchemaFitting:
             note = "{" + ", ".join(texts) + "}"
             self._count_characters(note)
             fitted["description"] = f"{fitted['description']}\n{note}" if fitted.get("description") else note
+
+
+def _list_properties(schema: object) -> set[str]:
+    """List the names of all properties of a schema; some may be names of something else."""
+    names: set[str] = set()
+    left = [schema]
+    while left:
+        match left.pop():
+            case dict() as fields:
+                names |= fields.keys()
+                names |= {name for name in _read_list(fields.get("required")) if isinstance(name, str)}
+                left += fields.values()
+            case list() as items:
+                left += items
+    return names
+
+
+def _read_list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _replace_older_forms(schema: dict[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from clew_activities.providers.encoders import dump_body
 from clew_activities.providers.errors import (
     BadRequest,
     ErrorAnswer,
+    ItemRefused,
     ProviderError,
     ProviderUnavailable,
     TruncatedStream,
@@ -163,7 +164,7 @@ async def _send_and_read(
             answers = f"{_name_endpoint(provider, http_request)} answers with status {status}: "
             if isinstance(error, ProviderUnavailable):
                 error.surround(answers)
-            elif isinstance(error, BadRequest) and status in WRONG_PATH:
+            elif isinstance(error, BadRequest) and not isinstance(error, ItemRefused) and status in WRONG_PATH:
                 error.surround(answers, f"; is {_name_setting(provider)} right?")
             raise error
         await _read_reply(response, provider, decoder, limits)

@@ -17,9 +17,11 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+from clew_activities.file_types import decode_text
 from clew_activities.providers.errors import BadRequest, ContextLengthExceeded
 from clew_activities.providers.interface import ModelRequest
 from clew_workflows.contract.content import (
+    SHOWN_DIGITS,
     Blob,
     Content,
     MediaSort,
@@ -29,8 +31,10 @@ from clew_workflows.contract.content import (
     get_blob,
     get_text,
     list_media,
+    name_part,
 )
 from clew_workflows.contract.messages import Message
+from clew_workflows.contract.payloads import MARKED
 
 MAX_CHANGES = 20
 """Most parts that a request's description names; it counts the others."""
@@ -40,8 +44,6 @@ PNG, JPEG, WEBP, GIF, HEIC = "image/png", "image/jpeg", "image/webp", "image/gif
 WAV, MP3, PDF = "audio/wav", "audio/mpeg", "application/pdf"
 COMMON_IMAGES = frozenset({PNG, JPEG, WEBP, GIF})
 
-_SHOWN_DIGITS = 12
-_SHOWN_CHARACTERS = 200
 _MB = 1024 * 1024
 _NAMES: Mapping[MediaSort, str] = {
     "image": "images",
@@ -129,8 +131,8 @@ class FittedMedia:
     @property
     def changes(self) -> dict[str, str]:
         """What was done with parts, by the beginnings of their digests or by their addresses."""
-        changes = {_name(part): f"shown as a marker: {reason}" for part, reason in self.replaced}
-        changes |= {_name(part): "follows in a user's message" for part in self.moved}
+        changes = {name_part(part): f"{MARKED}{reason}" for part, reason in self.replaced}
+        changes |= {name_part(part): "follows in a user's message" for part in self.moved}
         shown = dict(list(changes.items())[:MAX_CHANGES])
         return shown if len(shown) == len(changes) else shown | {"others": str(len(changes) - len(shown))}
 
@@ -298,9 +300,7 @@ def read_text(part: Part, blobs: Mapping[str, bytes]) -> str:
     Raises:
         BadRequest: The request has not its bytes.
     """
-    data = get_bytes(part, blobs)
-    encoding = "utf-16" if data.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig"
-    return data.decode(encoding, "replace").replace("\0", "\ufffd")
+    return decode_text(get_bytes(part, blobs))
 
 
 def get_media_type(part: Part) -> str:
@@ -340,7 +340,7 @@ def get_url(part: Part) -> str | None:
 def name_file(part: Part, ending: str) -> str:
     """Name a file: as its blob, or by its digest."""
     blob: Any = get_blob(part)
-    return str(blob.get("name") or f"{blob['digest'][:_SHOWN_DIGITS]}{ending}")
+    return str(blob.get("name") or f"{blob['digest'][:SHOWN_DIGITS]}{ending}")
 
 
 def measure_base64(size: int) -> int:
@@ -353,11 +353,6 @@ def describe_replaced(replaced: Iterable[tuple[Part, str]]) -> str:
     (part, reason), *others = replaced
     more = f" (and {len(others)} more)" if others else ""
     return f"{describe_part(part)} cannot be shown: {reason}{more}"
-
-
-def _name(part: Part) -> str:
-    blob = get_blob(part)
-    return blob["digest"][:_SHOWN_DIGITS] if blob else str(part.get("url", ""))[:_SHOWN_CHARACTERS]
 
 
 def _measure_side(blob: Blob) -> int:

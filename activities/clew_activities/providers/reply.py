@@ -23,7 +23,13 @@ from itertools import islice
 from typing import Any, Literal
 
 from clew_activities.providers.answer_object import find_value, read_growing_member, read_member
-from clew_activities.providers.errors import ContentRefused, EmptyReply, OutputExhausted, TruncatedStream
+from clew_activities.providers.errors import (
+    ContentRefused,
+    EmptyReply,
+    OutputExhausted,
+    PromptRefused,
+    TruncatedStream,
+)
 from clew_activities.providers.fit_tools import FittedTools
 from clew_activities.providers.interface import Decoder
 from clew_activities.providers.redaction import GrowingText, Redaction
@@ -63,6 +69,12 @@ _NAME_LIMIT = 256
 """Longest name of a called tool, in bytes."""
 _ID_LIMIT = 256
 """Longest id of a call, in characters."""
+_NO_ARGUMENTS = frozenset(("", "null", "nil", "none", "undefined", "[]", "''"))
+"""What models and servers write for no arguments, in lower case.
+
+gh:langchain-ai/langchain#34242 (an empty text, None), gh:langroid/langroid#988 (null), gh:agno-agi/agno#6303 (a
+list), gh:aws-samples/bedrock-engineer#188 (quotation marks).
+"""
 _MOST_OF_EMPTY = 16
 """Characters below which arguments are looked at as those of an empty object."""
 
@@ -125,6 +137,7 @@ class DraftDecoder:
         usage: The usage that the provider has reported so far.
         stop_reason: Why the reply ended; None: it has not said it.
         refusal: Why the model or the provider declined; None: neither did.
+        refuses_prompt: What the model was asked is refused, not what it has replied.
         ended: Whether the provider's end marker has arrived.
         arguments_size: Characters of tool calls' arguments so far.
         calls: The tool calls that are kept.
@@ -137,6 +150,7 @@ class DraftDecoder:
         self.usage = Usage()
         self.stop_reason: StopReason | None = None
         self.refusal: str | None = None
+        self.refuses_prompt = False
         self.ended = False
         self.arguments_size = 0
         self.calls: list[Call] = []
@@ -150,6 +164,7 @@ class DraftDecoder:
         self._thinking = BoundedText(Budget(THINKING_LIMIT))
         self._arguments = Budget(ARGUMENTS_LIMIT)
         self._calls_dropped = 0
+        self._broken = ""
 
     @property
     def text(self) -> str:
@@ -208,6 +223,10 @@ class DraftDecoder:
             last.pieces.append(content)
         elif len(self.media) < MAX_MEDIA:
             self.media.append(DrawnMedia(kind, len(self.text), [] if url else [content], url, rate))
+
+    def break_reply(self, reason: str) -> None:
+        """Note that the reply cannot be used: none of its calls runs, and the request is made again."""
+        self._broken = self._broken or reason
 
     def open_call(self, call_id: object, name: object) -> Call | None:
         """Begin a tool call; None once there are as many as are kept. Only a call with a name counts as dropped."""
@@ -282,13 +301,18 @@ class DraftDecoder:
     def finish(self) -> ModelReply:
         """Return the reply; raises as `Decoder.finish` does."""
         if self.refusal is not None:
-            raise ContentRefused(self.refusal or "the model refused, and said no more")
+            refused = PromptRefused if self.refuses_prompt else ContentRefused
+            raise refused(self.refusal or "the model refused, and said no more")
         if self.stop_reason is None and not self.ended:
             raise TruncatedStream("the stream ended before the reply did")
+        if self._broken:
+            raise TruncatedStream(self._broken)
         text = self._text.finish()
         if self._calls_dropped:
             text += f"[truncated: {self._calls_dropped} tool calls]"
         reason = self.stop_reason or "stop"
+        if reason != "length" and any(call.has_ended is False and not call.raw.so_far.strip() for call in self.calls):
+            raise TruncatedStream("the stream ended before the arguments of a tool call")
         calls = tuple(
             self._tools.decode_call(call.make_tool_request(reason == "length" and call is self.calls[-1]))
             for call in self.calls
@@ -320,10 +344,12 @@ class Call:
         name: The tool, as the provider knows it.
         own: Further fields that the provider sent with the call, and wants back.
         is_cumulative: Whether each piece of the arguments has all before it, too.
+        has_ended: Whether the server has said that the arguments are complete; None: its API does not say it.
     """
 
     def __init__(self, call_id: str, name: str, budget: Budget) -> None:
         self.id = call_id
+        self.has_ended: bool | None = None
         self.own: dict[str, Any] = {}
         self.rename(name)
         self._budget = budget
@@ -389,13 +415,17 @@ class Call:
     def make_tool_request(self, reached_limit: bool) -> RequestedTool:
         """The call as the session sees it. No arguments at all mean an empty object.
 
+        A reply may be cut behind arguments that are complete. An object whose last brace has come is, and that call
+        runs: no JSON goes on behind it, and what does, such as a second object, is malformed. A number could go on,
+        but is no object. Empty arguments alone may be those with which a server begins each call.
+
         `reached_limit`: the reply reached its limit of tokens within this call, so empty arguments are missing ones.
         """
         name = self.name or "unnamed"
         raw = self.raw.finish()
-        if not raw.strip():
-            return RequestedTool(name=name, malformed="", cut=True) if reached_limit else RequestedTool(name=name)
         arguments = None if self.raw.overflowed else _parse_arguments(raw)
+        if arguments == {} and self.has_ended is not True and (reached_limit or self.has_ended is False):
+            return RequestedTool(name=name, malformed=raw, cut=True)
         if arguments is not None:
             return RequestedTool(name=name, arguments=arguments)
         return RequestedTool(name=name, malformed=raw, cut=self._end.is_open and not self.raw.overflowed)
@@ -404,14 +434,18 @@ class Call:
 def _parse_arguments(raw: str) -> dict[str, Any] | None:
     """Parse the arguments of a call; None: they are not an object.
 
-    Some servers write the object as a text of JSON, or twice.
+    Some servers write the object as a text of JSON, or twice, and some write another word for no arguments.
     """
+    text = raw.strip()
+    if text.lower() in _NO_ARGUMENTS or not "".join(text.split()).replace("{}", ""):
+        return {}
     if (arguments := parse_object(raw, ARGUMENTS_LIMIT)) is not None:
         return arguments
-    text = raw.strip()
     if text.startswith('"'):
         inner = parse_json(text)
-        return parse_object(inner, ARGUMENTS_LIMIT) if isinstance(inner, str) else None
+        if not isinstance(inner, str):
+            return None
+        return {} if inner.strip().lower() in _NO_ARGUMENTS else parse_object(inner, ARGUMENTS_LIMIT)
     half = text[: len(text) // 2]
     return parse_object(half, ARGUMENTS_LIMIT) if half and half * 2 == text else None
 
@@ -652,3 +686,10 @@ def read_count(value: object) -> int | None:
 def read_string(value: object) -> str:
     """Return a string; empty: the value is not a string."""
     return value if isinstance(value, str) else ""
+
+
+def read_index(index: object) -> int | None:
+    """Read the number of a call or of a block, which some servers write as a text; None: it has none."""
+    if isinstance(index, str) and index.strip().isdecimal():
+        return int(index.strip()[:9])
+    return index if isinstance(index, int) and not isinstance(index, bool) else None

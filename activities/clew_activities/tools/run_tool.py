@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import suppress
 from typing import Any
 
@@ -18,7 +19,7 @@ from clew_activities.archive.blobs import Blobs
 from clew_activities.heartbeats import send_heartbeats
 from clew_activities.offload import count_tokens
 from clew_activities.providers.sanitize import clean
-from clew_activities.tools.mcp.settings import McpUnavailable
+from clew_activities.tools.mcp.settings import McpRefused, McpUnavailable
 from clew_activities.tools.mcp.tools import McpTool, McpTools, UnknownMcpTool
 from clew_activities.tools.os_threads import (
     DEFAULT,
@@ -37,6 +38,8 @@ from clew_workflows.contract.messages import describe_bytes, replace_data, trunc
 from clew_workflows.contract.names import find_server
 from clew_workflows.contract.payloads import ToolMessage
 from clew_workflows.protocol import STORING_SECONDS, RunTool, ToolAnswered, make_idempotency_key
+
+log = logging.getLogger("clew.worker")
 
 MAX_ERROR_CHARACTERS = 2000
 MAX_PROGRESS_CHARACTERS = 1000
@@ -123,7 +126,7 @@ class ToolActivities:
         if tool is None and find_server(call.name):
             return await self._call_mcp_tool(call, progress)
         if not isinstance(tool, Tool):
-            return _make_error(f"tool {call.name!r} is not registered on the worker", call)
+            return _make_problem(f"tool {call.name!r} is not registered on the worker", call)
         context = ToolContext(
             session_id=info.workflow_id or "",
             request_id=call.request_id,
@@ -147,12 +150,15 @@ class ToolActivities:
             async with clock:
                 tool = await self._mcp_tools.find(call.name)
                 if tool is None:
-                    return _make_error(f"tool {call.name!r} is not a tool of the worker's MCP servers any more", call)
+                    return _make_problem(f"{call.name!r} is not a tool of the worker's MCP servers any more", call)
                 seconds = tool.timeout_seconds
                 clock.reschedule(asyncio.get_running_loop().time() + seconds)
                 result, is_error = await self._mcp_tools.call(tool, call.arguments, progress.report)
         except (McpUnavailable, UnknownMcpTool) as error:
-            answer = _make_error(str(error), call)
+            if isinstance(error, McpRefused):
+                answer = _make_error(str(error), call)
+            else:
+                answer = _make_problem(str(error), call, sent=tool is not None)
             return answer.model_copy(update={"in_doubt": tool is not None and not tool.idempotent})
         except TimeoutError:
             if tool is not None and not tool.idempotent:
@@ -318,6 +324,17 @@ def _describe_bytes(value: Any) -> Any:
             return [_describe_bytes(item) for item in value]
         case _:
             return value
+
+
+def _make_problem(problem: str, call: RunTool, *, sent: bool = False) -> ToolAnswered:
+    """Make the result of a call that the operator's setup cannot carry out. The operator reads why, and no model.
+
+    `sent`: the tool may have run.
+    """
+    log.warning("tool %r of session %s: %s", call.name, activity.info().workflow_id, problem)
+    told = "has given no result: it may have run" if sent else "cannot be used at present"
+    answer = _make_error(f"tool {call.name!r} {told}", call)
+    return answer.model_copy(update={"problem": clean(problem)[:MAX_ERROR_CHARACTERS]})
 
 
 def _make_error(text: str, call: RunTool) -> ToolAnswered:

@@ -40,7 +40,7 @@ from clew_workflows.temporal_faults.deadlock_timeout import wait_for_activations
 from clew_workflows.temporal_faults.private_parts import check_private_parts
 from clew_workflows.temporal_faults.query_ahead import QueryGuard
 from clew_workflows.temporal_faults.short_activations import THREADS, WorkflowExecutor
-from clew_workflows.temporal_faults.stuck_evictions import count_stuck
+from clew_workflows.temporal_faults.stuck_workflows import StuckWorkflows
 
 STICKY_TIMEOUT = timedelta(seconds=2)
 """Time that a query of a session waits for the worker that has it cached, before another worker answers it."""
@@ -91,6 +91,7 @@ class SessionWorker:
         self._tools = tools
         self._mcp_tools = mcp_tools
         self._executor = executor
+        self._stuck = StuckWorkflows(workers)
         self._is_stopping = False
 
     def stop_serving(self) -> None:
@@ -101,19 +102,19 @@ class SessionWorker:
         """Check that all workers poll; returns why not."""
         if self._is_stopping:
             return "the worker is stopping"
-        if stuck := count_stuck(self._workers):
-            return f"{stuck} sessions cannot be removed from the cache"
+        if stuck := self._stuck.count():
+            return f"{stuck} sessions are stuck in the cache"
         stopped = [worker.task_queue for worker in self._workers if not worker.is_running]
         return f"no poller of {', '.join(stopped)}" if stopped else None
 
     async def wait_for_stuck(self) -> int:
-        """Wait until sessions cannot be removed from the cache for `STUCK_SECONDS`; returns how many.
+        """Wait until sessions have been stuck in the cache for `STUCK_SECONDS`; returns how many.
 
         They keep slots of workflow tasks until the process ends.
         """
         since: float | None = None
         while True:
-            stuck, now = count_stuck(self._workers), time.monotonic()
+            stuck, now = self._stuck.count(), time.monotonic()
             since = (since or now) if stuck else None
             if since is not None and now - since >= STUCK_SECONDS:
                 return stuck
@@ -123,6 +124,8 @@ class SessionWorker:
         """Start all workers. If one fails fatally, the body is cancelled and the error is raised."""
         for worker in self._workers:
             await worker.__aenter__()
+        # Not before: a start that fails has no end.
+        self._stuck.watch()
         return self
 
     async def __aexit__(
@@ -132,6 +135,7 @@ class SessionWorker:
         stopped = await asyncio.gather(
             *(worker.__aexit__(kind, error, traceback) for worker in self._workers), return_exceptions=True
         )
+        self._stuck.end()
         if self._executor:
             self._executor.shutdown(wait=False)
         self._tools.close()

@@ -19,8 +19,10 @@ from clew_activities.providers.errors import UnknownModel
 from clew_activities.tools.mcp.settings import McpSettings, read_mcp_settings
 from clew_activities.tools.registry import Tools, load_agents, load_tools
 from clew_activities.tools.run_hooks import load_hooks
+from clew_activities.user_modules import import_extensions
 from clew_activities.webhooks import WebhookSettings, read_webhook_settings
 from clew_workflows.contract.hooks import Hook
+from clew_workflows.contract.names import MODEL_NAME
 from clew_workflows.protocol import RolloverThresholds
 
 # The server's rules; names that begin with __ are its own.
@@ -110,10 +112,11 @@ def read_environment(environ: Mapping[str, str], tools: str, agents: str = "") -
         AgentsUnusable: An agents module cannot be used.
         HooksUnusable: A hooks module cannot be used.
         InvalidInput: A file of models or prices cannot be used.
-        ValueError: A variable's value cannot be used.
+        ValueError: A variable's value cannot be used, or an extension cannot be imported.
         ProvidersUnusable: A providers module cannot be used.
         ToolsUnusable: A tools module cannot be used.
     """
+    import_extensions(environ)
     mcp, webhooks = read_mcp_settings(environ), read_webhook_settings(environ)
     return WorkerEnvironment(
         providers=load_providers(environ, (*mcp.secrets, *webhooks.all_secrets)),
@@ -135,11 +138,12 @@ def read_environment(environ: Mapping[str, str], tools: str, agents: str = "") -
 
 def check_model(environ: Mapping[str, str], model: str) -> str | None:
     """Return why a worker with these variables cannot call a model, named `provider:name`; None if it can try."""
-    provider, colon, name = model.partition(":")
-    if not (provider and colon and name):
-        return f"{model[:100]!r} is not PROVIDER:NAME, as in openai:gpt-4o"
     try:
-        load_providers(environ).get(provider)
+        providers = load_providers(environ)
+        if not MODEL_NAME.matches(model):
+            known = ", ".join(providers.names) or "no provider"
+            return f"{MODEL_NAME.words}, not {model[:100]!r}; this worker has {known}"
+        providers.get(model.partition(":")[0])
     except (ProvidersUnusable, UnknownModel) as error:
         return str(error)
     return None

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from temporalio.api.enums.v1 import TaskQueueType
-from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.taskqueue.v1 import TaskQueue, TaskQueueStats
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client
 from temporalio.common import MetricMeter
@@ -199,15 +199,20 @@ async def report_backlog(client: Client, meter: MetricMeter, queues: Sequence[Qu
 
 async def _report(client: Client, meter: MetricMeter, queues: Sequence[Queue]) -> None:
     gauge = meter.create_gauge("clew_task_queue_backlog", "Tasks of a task queue that wait for a worker.")
+    age = meter.create_gauge_float(
+        "clew_task_queue_backlog_age_seconds", "How long the oldest task of a queue has waited for a worker."
+    )
     while queues:
         for name, kind in queues:
             backlog = await _fetch_backlog(client, name, kind)
             if backlog is not None:
-                gauge.set(backlog, {"queue": name, "kind": "workflow" if kind == WORKFLOW else "activity"})
+                labels = {"queue": name, "kind": "workflow" if kind == WORKFLOW else "activity"}
+                gauge.set(backlog.approximate_backlog_count, labels)
+                age.set(backlog.approximate_backlog_age.ToMilliseconds() / 1000, labels)
         await asyncio.sleep(INTERVAL_SECONDS)
 
 
-async def _fetch_backlog(client: Client, name: str, kind: TaskQueueType.ValueType) -> int | None:
+async def _fetch_backlog(client: Client, name: str, kind: TaskQueueType.ValueType) -> TaskQueueStats | None:
     request = DescribeTaskQueueRequest(
         namespace=client.namespace, task_queue=TaskQueue(name=name), task_queue_type=kind, report_stats=True
     )
@@ -216,7 +221,7 @@ async def _fetch_backlog(client: Client, name: str, kind: TaskQueueType.ValueTyp
     except RPCError:
         # The connection is what `/ready` reports.
         return None
-    return answer.stats.approximate_backlog_count if answer.HasField("stats") else None
+    return answer.stats if answer.HasField("stats") else None
 
 
 def read_spans(environ: Mapping[str, str]) -> Spans | None:

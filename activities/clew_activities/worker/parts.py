@@ -144,6 +144,7 @@ def make_parts(
         session_activities=[
             preparing.prepare,
             preparing.describe_model,
+            preparing.list_agents,
             begin_task,
             archiving.archive,
             archiving.thaw,

@@ -69,6 +69,38 @@ def main(arguments: Sequence[str] | None = None, *, program: str | None = None) 
         arguments: The command's arguments; None: those of the process.
         program: The command's name in the help; None: as the process was started.
     """
+    args = make_parser(program).parse_args(arguments)
+    # `clew worker` is a script elsewhere: find the modules of the current folder all the same.
+    if not {"", os.getcwd()} & set(sys.path):
+        sys.path.insert(0, os.getcwd())
+    # Until the environment has been read, its secrets are only guessed by the names of the variables.
+    redaction = Redaction(find_suspected_secrets(os.environ))
+    try:
+        environment = read_environment(os.environ, args.tools, args.agents)
+        redaction = environment.providers.redaction
+        settings = read_observability_settings(os.environ)
+        encryption = read_encryption(os.environ)
+        log_without_secrets(redaction, settings.log_format, hides_texts=encryption.is_on)
+        if encryption.is_on and encryption.accepts_plain:
+            log.warning(
+                "%s is set: what is not encrypted is believed, whatever program has written it", PLAIN_VARIABLE
+            )
+        load_encodings()
+        serving = serve(
+            args.task_queue,
+            environment,
+            settings,
+            serves=args.serve,
+            max_calls_per_second=args.max_calls_per_second,
+        )
+        with trace_with(read_spans(os.environ)), asyncio.Runner(loop_factory=WorkerLoop) as runner:
+            runner.run(serving)
+    except (AgentsUnusable, ClewError, ToolsUnusable, ValueError) as error:
+        sys.exit(redaction.redact_text(f"the worker cannot start: {error}"))
+
+
+def make_parser(program: str | None = None) -> argparse.ArgumentParser:
+    """Make the parser of the worker's arguments; their defaults are those of the environment."""
     parser = argparse.ArgumentParser(
         prog=program,
         description="Serve Clew's sessions on a task queue, until SIGTERM or Ctrl-C. The environment has the "
@@ -106,34 +138,7 @@ def main(arguments: Sequence[str] | None = None, *, program: str | None = None) 
         type=_read_rate,
         help="the most tool calls that all workers of the task queue together begin in a second",
     )
-    args = parser.parse_args(arguments)
-    # `clew worker` is a script elsewhere: find the modules of the current folder all the same.
-    if not {"", os.getcwd()} & set(sys.path):
-        sys.path.insert(0, os.getcwd())
-    # Until the environment has been read, its secrets are only guessed by the names of the variables.
-    redaction = Redaction(find_suspected_secrets(os.environ))
-    try:
-        environment = read_environment(os.environ, args.tools, args.agents)
-        redaction = environment.providers.redaction
-        settings = read_observability_settings(os.environ)
-        encryption = read_encryption(os.environ)
-        log_without_secrets(redaction, settings.log_format, hides_texts=encryption.is_on)
-        if encryption.is_on and encryption.accepts_plain:
-            log.warning(
-                "%s is set: what is not encrypted is believed, whatever program has written it", PLAIN_VARIABLE
-            )
-        load_encodings()
-        serving = serve(
-            args.task_queue,
-            environment,
-            settings,
-            serves=args.serve,
-            max_calls_per_second=args.max_calls_per_second,
-        )
-        with trace_with(read_spans(os.environ)), asyncio.Runner(loop_factory=WorkerLoop) as runner:
-            runner.run(serving)
-    except (AgentsUnusable, ClewError, ToolsUnusable, ValueError) as error:
-        sys.exit(redaction.redact_text(f"the worker cannot start: {error}"))
+    return parser
 
 
 def _read_rate(text: str) -> float:
@@ -231,7 +236,7 @@ async def serve(
             log.info("worker ready: task queue %r%s%s", task_queue, part, f", version {version}" if version else "")
             stuck = await _wait_for_end(stopped, worker)
             if stuck:
-                log.error("%d sessions cannot be removed from the cache: the process ends, start another one", stuck)
+                log.error("%d sessions are stuck in the cache: the process ends, start another one", stuck)
                 end_by(deadline)
             worker.stop_serving()
             log.info("stopping: running calls have %d seconds to finish", environment.grace.total_seconds())

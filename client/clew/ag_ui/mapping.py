@@ -42,6 +42,7 @@ from clew.session.events import (
     Restarted,
     Retrying,
     SessionEvent,
+    SubagentWaiting,
     TextAdded,
     ThinkingAdded,
     ToolProgressed,
@@ -220,7 +221,8 @@ class RunEvents:
 
     def __init__(self, messages: Iterable[Message], blob_url: BlobUrl | None = None) -> None:
         self._blob_url = blob_url
-        self.messages = {message.id: message.model_copy() for message in messages}
+        # A message that changes is copied then: a client may have tens of thousands.
+        self.messages = {message.id: message for message in messages}
         # The message that is open, with its form.
         self._open: tuple[str, _Form] | None = None
         # The text so far of each growing message, and those whose entry has not come.
@@ -235,7 +237,7 @@ class RunEvents:
                 yield from self._grow(name_reasoning(event.call_id), _REASONING, event)
             case Restarted():
                 yield from self._empty(event.call_id, name_reasoning(event.call_id))
-            case ToolProgressed() | Retrying():
+            case ToolProgressed() | Retrying() | SubagentWaiting():
                 yield CustomEvent(name=f"{CUSTOM_PREFIX}{event.type}", value=event.as_dict())
             case EntryCommitted(entry=entry):
                 yield from self._take_entry(entry)
@@ -245,11 +247,6 @@ class RunEvents:
         yield from self.close()
         self.messages = {message.id: message.model_copy() for message in messages}
         yield MessagesSnapshotEvent(messages=[message.model_copy() for message in self.messages.values()])
-
-    def has_call(self, tool_call_id: str) -> bool:
-        """Whether the client has the message with a tool call."""
-        replies = (message for message in self.messages.values() if isinstance(message, AssistantMessage))
-        return any(call.id == tool_call_id for reply in replies for call in reply.tool_calls or ())
 
     def close(self, metadata: dict[str, Any] | None = None) -> Iterator[BaseEvent]:
         """Close the message that is open. Clients add `metadata` to the message."""

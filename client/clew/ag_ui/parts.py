@@ -72,8 +72,12 @@ def convert_part(part: Part, blob_url: BlobUrl | None = None) -> ContentPart:
     return DocumentPart(source=source, metadata=metadata)
 
 
-def read_content(content: str | Sequence[ContentPart]) -> AnyContent:
+def read_content(
+    content: str | Sequence[ContentPart], path: str = "content", numbers: Sequence[int] | None = None
+) -> AnyContent:
     """Read the content of a message that a client sends. Bytes are stored when it is sent to the session.
+
+    `path` and `numbers` name its parts in errors.
 
     Raises:
         InvalidInput: The bytes are not in base64, or a part names a blob without its description.
@@ -85,7 +89,13 @@ def read_content(content: str | Sequence[ContentPart]) -> AnyContent:
     texts = [part.text for part in content if isinstance(part, TextPart)]
     if len(texts) == len(content):
         return "\n".join(texts)
-    return [_read_part(part) for part in content]
+    read: list[str | Media | Part] = []
+    for number, part in zip(numbers or range(len(content)), content, strict=True):
+        try:
+            read.append(_read_part(part))
+        except (InvalidInput, TooLarge, UnsupportedContent) as error:
+            raise type(error)(f"{path}.{number}: {error}") from None
+    return read
 
 
 def _read_part(part: ContentPart) -> str | Media | Part:

@@ -26,12 +26,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from clew.ag_ui.mapping import RunEvents, convert_thread, get_new_message, list_new_results
 from clew.ag_ui.parts import BlobUrl, read_content
 from clew.session import Request, Session
-from clew.session.events import ApprovalRequired, EntryCommitted, ResultRequired, SessionEvent, StatusChanged
+from clew.session.events import ApprovalRequired, EntryCommitted, OpenCalls, SessionEvent
 from clew.session.options import MessageOptions
 from clew_workflows.contract.content import Content
 from clew_workflows.contract.errors import AlreadyAnswered, AlreadyResolved, ClewError, InvalidInput
 from clew_workflows.contract.outcomes import Usage
-from clew_workflows.contract.outputs import PendingCall
 from clew_workflows.contract.payloads import RunPayload
 
 
@@ -83,9 +82,9 @@ async def run_agent(
       of their request follow.
     - Any other input connects: `MESSAGES_SNAPSHOT` has the thread, and the events of the active request follow.
 
-    A run ends with the outcome of the request; with an interrupt for each call that waits for approval; or with the
-    calls of `frontend_tools` in `pendingToolCallIds`. Errors end it with `RUN_ERROR`, whose code is a word of the
-    contract. A client that leaves does not cancel the request: that is `Session.cancel`.
+    A run ends with the outcome of the request; with an interrupt for each call that waits for approval; or, once
+    nothing else runs, with the calls of `frontend_tools` in `pendingToolCallIds`. Errors end it with `RUN_ERROR`,
+    whose code is a word of the contract. A client that leaves does not cancel the request: that is `Session.cancel`.
 
     Args:
         session: The session, which must be open. Whether the client may use it is checked before.
@@ -113,13 +112,15 @@ async def run_agent(
             active = (await session.status()).request_id
             request = session.request(active) if active else None
         if request is not None:
+            calls = OpenCalls()
             async with aclosing(request.events()) as following:
                 async for event in following:
                     for made in events.take(event):
                         yield made
-                    ending = await _find_ending(session, run, event, may_approve, frontend_tools)
-                    # The status may be ahead of the events: a run ends for calls that the client has.
-                    if ending and all(map(events.has_call, _list_calls(ending))):
+                    calls.take(event)
+                    if ending := await _find_ending(
+                        session, run, event, calls, own_tools=frontend_tools, may_approve=may_approve
+                    ):
                         for made in (*events.close(), ending):
                             yield made
                         return
@@ -200,35 +201,24 @@ async def _decide(session: Session, tool_call_id: str, decision: Approval, by: s
 
 
 async def _find_ending(
-    session: Session, run: RunAgentInput, event: SessionEvent, may_approve: bool, frontend_tools: Collection[str]
+    session: Session,
+    run: RunAgentInput,
+    event: SessionEvent,
+    calls: OpenCalls,
+    *,
+    own_tools: Collection[str],
+    may_approve: bool,
 ) -> BaseEvent | None:
     """Find the event that ends a run: its request has an outcome, or waits for the client. None: it goes on."""
-    if isinstance(event, EntryCommitted):
-        return _make_ending(run, event.entry.body) if event.entry.kind == "run" else None
-    asks_approval = may_approve and isinstance(event, ApprovalRequired)
-    asks_result = bool(frontend_tools) and isinstance(event, ResultRequired | StatusChanged)
-    if not asks_approval and not asks_result:
+    if isinstance(event, EntryCommitted) and event.entry.kind == "run":
+        return _make_ending(run, event.entry.body)
+    interrupts = [*map(_make_interrupt, calls.approvals)] if may_approve and calls.are_told else []
+    results = [call.tool_call_id for call in calls.results if call.name in own_tools] if calls.all_wait else []
+    if not (interrupts or results) or not calls.still_wait(await session.status()):
         return None
-    # The events come one by one, and perhaps late: the status has all calls that wait now.
-    status = await session.status()
-    if status.request_id != event.request_id:
-        return None
-    if asks_approval and status.pending_approvals:
-        return _finish(run, RunFinishedInterruptOutcome(interrupts=[*map(_make_interrupt, status.pending_approvals)]))
-    waiting = [call.tool_call_id for call in status.pending_external_calls if call.name in frontend_tools]
-    if waiting and status.status == "awaiting_external":
-        return _finish(run, RunFinishedSuccessOutcome(pending_tool_call_ids=waiting))
-    return None
-
-
-def _list_calls(ending: BaseEvent) -> list[str]:
-    """List the tool calls that a run's end asks the client for."""
-    match ending:
-        case RunFinishedEvent(outcome=RunFinishedInterruptOutcome(interrupts=interrupts)):
-            return [interrupt.id for interrupt in interrupts]
-        case RunFinishedEvent(outcome=RunFinishedSuccessOutcome(pending_tool_call_ids=waiting)):
-            return list(waiting or ())
-    return []
+    if interrupts:
+        return _finish(run, RunFinishedInterruptOutcome(interrupts=interrupts))
+    return _finish(run, RunFinishedSuccessOutcome(pending_tool_call_ids=results))
 
 
 def _make_ending(run: RunAgentInput, outcome: object) -> BaseEvent | None:
@@ -254,7 +244,7 @@ def _finish(
     return RunFinishedEvent(thread_id=run.thread_id, run_id=run.run_id, outcome=outcome, usage=usage)
 
 
-def _make_interrupt(call: PendingCall) -> Interrupt:
+def _make_interrupt(call: ApprovalRequired) -> Interrupt:
     return Interrupt(
         id=call.tool_call_id,
         reason="tool_call",

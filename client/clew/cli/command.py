@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import os
 import shlex
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
@@ -140,6 +141,7 @@ def command(
             with exit_on_error(as_json, failure_code):
                 if operates:
                     operators.require_worker_extra()
+                    _import_extensions()
                 function(invocation, **arguments)  # type: ignore[call-arg]
 
         options: dict[str, tuple[Any, Any]] = {
@@ -155,6 +157,13 @@ def command(
         return invoke
 
     return decorate
+
+
+def _import_extensions() -> None:
+    try:
+        operators.import_extensions(os.environ)
+    except ValueError as error:
+        raise reach.Misconfigured(str(error)) from error
 
 
 def action(function: Callable[P, Action]) -> Callable[..., None]:

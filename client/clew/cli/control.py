@@ -29,6 +29,7 @@ from clew.content import AnyContent
 from clew.session.connection import Clew
 from clew.session.session import Reason, Session
 from clew_workflows.contract import ConfigureInput, OnBusy
+from clew_workflows.contract.invalid import describe_unknown_field
 from clew_workflows.contract.outputs import (
     ApprovalReceipt,
     CheckpointReceipt,
@@ -207,8 +208,8 @@ def configure(
     """Change fields of the configuration. During a run it waits until the run ends."""
     fields = _parse_object(changes, "--changes") if changes is not None else {}
     for field in fields.keys() - ConfigureInput.model_fields.keys():
-        known = ", ".join(ConfigureInput.model_fields)
-        raise typer.BadParameter(f"{field!r} is not a field; the fields are {known}", param_hint="--changes")
+        words = describe_unknown_field(field, ConfigureInput.model_fields)
+        raise typer.BadParameter(f"{field}: {words}", param_hint="--changes")
     fields |= {field: value for field, value in named.items() if value not in (None, [])}
     if not fields:
         raise typer.BadParameter("nothing to change: name at least one field", param_hint="--changes")

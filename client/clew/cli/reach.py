@@ -28,6 +28,7 @@ from clew_workflows.contract.errors import (
     WorkerUnavailable,
 )
 from clew_workflows.contract.lists import SessionSummary
+from clew_workflows.contract.names import DELETED_WORKFLOW
 from clew_workflows.contract.outputs import SessionStatus
 from clew_workflows.temporal_faults.cancelled_calls import wait_at_most
 
@@ -234,6 +235,8 @@ async def _describe(clew: Clew, session_id: str) -> WorkflowExecutionDescription
                 f"the Temporal server has no namespace {clew.temporal.namespace!r}: name another with --namespace "
                 "or TEMPORAL_NAMESPACE"
             ) from error
+        return None
+    if described.workflow_type == DELETED_WORKFLOW:
         return None
     if described.workflow_type != WORKFLOW_TYPE:
         raise InvalidInput(f"the workflow {session_id!r} is a {described.workflow_type}, not a session")

@@ -28,6 +28,8 @@ from clew.report import MAX_ENTRIES, make_report
 from clew.report.media import MediaCollector
 from clew.session.session import Session
 from clew_workflows.contract.errors import ArchiveDamaged, InvalidInput, UnknownBlob
+from clew_workflows.contract.invalid import describe_problems
+from clew_workflows.contract.names import MODEL_NAME
 from clew_workflows.contract.outcomes import Prices
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.thread.context.comparison import Trial, compare_policies, compute_share
@@ -167,8 +169,8 @@ def compare(
     may be running or have ended.
     """
     require_one_source(session, from_file)
-    if model is not None and not all(model.partition(":")):
-        raise typer.BadParameter("must be PROVIDER:NAME, as in openai:gpt-4o", param_hint="--model")
+    if model is not None and not MODEL_NAME.matches(model):
+        raise typer.BadParameter(MODEL_NAME.words, param_hint="--model")
     policies = _read_policies(policy or ())
     entries = _read_entries(invocation, session, from_file)
     trials = compare_policies(Thread(entries), policies, _read_list_prices(model))
@@ -191,9 +193,7 @@ def _read_policies(files: Iterable[Path]) -> dict[str, ContextPolicy]:
         try:
             policy = ContextPolicy.model_validate_json(text)
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            field = ".".join(map(str, first["loc"]))
-            problem = f"{field}: {first['msg']}" if field else first["msg"]
+            problem = describe_problems(error, ContextPolicy)
             raise InvalidInput(f"{file} is not a context policy: {problem}") from None
         name = file.stem if file.stem not in policies else str(file)
         if name in policies:

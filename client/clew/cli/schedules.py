@@ -17,6 +17,7 @@ from clew.cli import show as output
 from clew.cli.command import Invocation, command
 from clew.cli.options import complete_agent, complete_model, complete_session, read_text
 from clew.schedules import OVERLAPS, Overlap, ScheduleDetails, Schedules, ScheduleSummary, UpdateOptions
+from clew_workflows.contract import SendMessageInput
 from clew_workflows.contract.config import OnBusy
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
@@ -86,6 +87,13 @@ class ScheduleOptions(TypedDict, total=False):
         str | None,
         typer.Option(
             metavar="NAME", help="Instead of --session: a new session each time, whose id is NAME and the time."
+        ),
+    ]
+    close: Annotated[
+        bool | None,
+        typer.Option(
+            "--close/--keep-open",
+            help="Whether the session is closed after the outcome. Default: one of a prefix is closed.",
         ),
     ]
     agent: Annotated[
@@ -264,7 +272,17 @@ def _make_fields(options: ScheduleOptions) -> UpdateOptions:
     fields = {
         **{
             name: options.get(name)
-            for name in ("session_prefix", "agent", "every", "offset", "time_zone", "jitter", "catch_up", "note")
+            for name in (
+                "session_prefix",
+                "close",
+                "agent",
+                "every",
+                "offset",
+                "time_zone",
+                "jitter",
+                "catch_up",
+                "note",
+            )
         },
         "session_id": options.get("session"),
         "cron": options.get("cron") or None,
@@ -316,7 +334,7 @@ def _describe(details: ScheduleDetails) -> list[str]:
     rows = {
         "schedule": f"{summary.schedule_id}, {'paused' if summary.paused else 'active'}",
         "note": summary.note or "",
-        "session": message.session_id or f"a new one each time: {message.session_prefix}-TIME",
+        "session": _describe_session(message),
         "configuration": ", ".join(about),
         "message": output.shorten(content if isinstance(content, str) else "a list of parts", 300),
         "times": ", ".join(summary.times) + (f" in {details.time_zone}" if details.time_zone else ""),
@@ -328,6 +346,12 @@ def _describe(details: ScheduleDetails) -> list[str]:
     }
     width = max(map(len, rows))
     return [f"{name:{width}}  {value}" for name, value in rows.items() if value]
+
+
+def _describe_session(message: SendMessageInput) -> str:
+    name = message.session_id or f"a new one each time: {message.session_prefix}-TIME"
+    closes = message.session_prefix is not None if message.close is None else message.close
+    return f"{name}, {'closed after the outcome' if closes else 'stays open'}"
 
 
 def _format_local(at: datetime | None) -> str:

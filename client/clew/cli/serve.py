@@ -175,6 +175,7 @@ def serve_key(
         from pydantic import ValidationError  # noqa: PLC0415
 
         from clew.serve.access import Key, compute_hash, make_token  # noqa: PLC0415 - the extra may be missing
+        from clew_workflows.contract.invalid import describe_problems  # noqa: PLC0415
 
         token = make_token()
         try:
@@ -189,8 +190,7 @@ def serve_key(
                 max_open_sessions=max_open_sessions,
             )
         except ValidationError as error:
-            first = error.errors(include_input=False, include_url=False)[0]
-            raise Misconfigured(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+            raise Misconfigured(describe_problems(error, Key)) from None
         row = key.model_dump(mode="json", exclude_defaults=True)
         if as_json:
             show.print_document({"key": token, "row": row})
@@ -240,7 +240,8 @@ async def studio_process(
         _require_extra()
     except Misconfigured as missing:
         raise StartFailed(str(missing)) from None
-    from clew.serve.access import ALL_TENANTS, compute_hash  # noqa: PLC0415 - the extra may be missing
+    from clew.serve.access import compute_hash  # noqa: PLC0415 - the extra may be missing
+    from clew.serve.tenants import ALL_TENANTS  # noqa: PLC0415 - the extra may be missing
 
     token = _read_token(folder)
     row = {"name": "studio", "hash": compute_hash(token), "tenant": ALL_TENANTS, "requests_per_minute": 100_000}

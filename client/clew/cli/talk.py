@@ -36,6 +36,7 @@ from clew.session.events import (
     ResultRequired,
     Retrying,
     SessionEvent,
+    SubagentWaiting,
     TextAdded,
     ThinkingAdded,
     ToolProgressed,
@@ -319,6 +320,8 @@ async def _answer(
     to = show.make_console()
     live = to.is_terminal and not as_json
     outcome = await (follow_session(to, request) if live else wait_for_outcome(request, _notify))
+    for name, reason in (outcome.unread or {}).items():
+        _notify(Text(f"the model did not get {name}: {reason}"))
     answer = await request.answer()
     if as_json:
         sources = await _read_sources(session, outcome)
@@ -398,6 +401,8 @@ class View:
                 self.wait(f"running {event.name}")
             case ToolProgressed():
                 self.wait(f"{event.name}: {event.text}")
+            case SubagentWaiting():
+                self.print_note(f"[{make_notice(event, self._session_id)}]")
             case ApprovalRequired() | ResultRequired():
                 self.print_note(f"[{make_notice(event, self._session_id)}]")
                 self.wait("waiting for approval" if isinstance(event, ApprovalRequired) else "waiting for a result")
@@ -486,20 +491,22 @@ async def _notify_of_calls(request: Request, notify: Callable[[Text], None]) -> 
     with suppress(ClewError, TemporalError):
         async with aclosing(request.events()) as events:
             async for event in events:
-                if isinstance(event, Retrying):
+                if isinstance(event, Retrying | SubagentWaiting):
                     notify(show.make_text(make_notice(event, request.session_id)))
                 elif isinstance(event, ApprovalRequired | ResultRequired):
                     call = show.format_tool_call(event.name, event.arguments)
                     notify(show.make_text(make_notice(event, request.session_id), ": ").append(call))
 
 
-def make_notice(event: ApprovalRequired | ResultRequired | Retrying, session_id: str) -> str:
+def make_notice(event: ApprovalRequired | ResultRequired | SubagentWaiting | Retrying, session_id: str) -> str:
     """Say which command a waiting tool call needs, or why a call is retried, and when."""
     match event:
         case ApprovalRequired(tool_call_id=call):
             return f"{call} {describe_need('approval', session_id, call)}"
         case ResultRequired(tool_call_id=call):
             return f"{call} {describe_need('result', session_id, call)}"
+        case SubagentWaiting(session_id=subagent, tool_call_id=call):
+            return f"{event.name} of {subagent} {describe_need(event.needs, subagent, call)}"
         case Retrying():
             call = f"{event.tool_call_id}: " if event.tool_call_id else ""
             return f"{call}attempt {event.attempt} follows{_format_wait(event.next_at)}: {event.message}"

@@ -49,8 +49,9 @@ class Reply:
     """Images that the model draws behind its text, in OpenRouter's form."""
     audio: Audio | bytes | None = None
     """A recording in which the model says its text, in OpenAI's form."""
-    finish_reason: Literal["stop", "tool_calls", "length"] | None = None
-    """Why the reply ends; `length`: at its limit of tokens. None: `tool_calls` if it has some, else `stop`."""
+    finish_reason: Literal["stop", "tool_calls", "length", "content_filter"] | None = None
+    """Why the reply ends; `length`: at its limit; `content_filter`: the server stopped it. None: `tool_calls`
+    if it has some, else `stop`."""
     tokens_per_second: float | None = None
     """The pace; a token is a word. None: the reply is sent at once."""
     disconnect_after: int | None = None

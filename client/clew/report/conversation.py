@@ -12,6 +12,7 @@ from clew.report.types import Call, EventItem, Item, Media, MessageItem, Page, P
 from clew_workflows.contract.content import Blob, Content, Part, describe_part, get_text, list_media
 from clew_workflows.contract.messages import Citation, ProviderCall, Source, ToolCall, list_cited_pages
 from clew_workflows.contract.payloads import (
+    AppliedCorrected,
     AppliedPin,
     AppliedReplace,
     AppliedSwitch,
@@ -308,6 +309,10 @@ def _describe_operation(applied: OperationPayload) -> _Description:
             return _Description("switch", f"to the lane {applied.context_ref}")
         case AppliedWithdraw(from_seq=first):
             return _Description("withdraw", f"the messages from entry {first} on were not accepted by a hook")
+        case AppliedCorrected(from_seq=first, to_seq=last):
+            return _Description(
+                "corrected", f"entries {first} to {last} leave the context: an answer and its correction"
+            )
         case operation:
             return _Description(operation.type, "the latest compaction was undone")
 

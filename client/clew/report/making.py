@@ -329,7 +329,8 @@ def _list_failures(thread: Thread, texts: Texts, results: Mapping[str, Entry]) -
                 yield make(entry, "error", error.type, error.message)
             case ToolMessage() as result if results[result.tool_call_id] is entry and _has_failed(thread, result):
                 name = (result.name or result.tool_call_id)[:MAX_NAME_CHARACTERS]
-                yield make(entry, "tool_call", name, result.text, result.in_doubt)
+                told = "\n".join(filter(None, [result.text, result.problem]))
+                yield make(entry, "tool_call", name, told, result.in_doubt)
             case _:
                 pass
 

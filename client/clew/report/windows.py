@@ -11,7 +11,7 @@ from clew_workflows.contract.content import list_media
 from clew_workflows.contract.payloads import ConfigPayload, MessagePayload, Recipe, SummaryPayload
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.thread.context.blocks import Block
-from clew_workflows.thread.context.contexts import find_output_schema, rebuild_context
+from clew_workflows.thread.context.contexts import find_own_settings, rebuild_context
 from clew_workflows.thread.context.projection import Projection
 from clew_workflows.thread.entries import Entry
 from clew_workflows.thread.lane import Group, Lane
@@ -39,7 +39,7 @@ def make_window(thread: Thread, recipe: Recipe, media: Mapping[int, int] | None 
         ClewError: The context cannot be built: its projector is not registered here.
         ValueError: A policy has fields of a later release.
     """
-    context = rebuild_context(thread, recipe, find_output_schema(thread, recipe))
+    context = rebuild_context(thread, recipe, find_own_settings(thread, recipe))
     lane = thread.get_lane(recipe.context_ref) or Lane()
     policy = _find_policy(thread, recipe)
     layers = lane.find_layers(recipe.basis_seq)

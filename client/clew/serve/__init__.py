@@ -17,6 +17,7 @@
 """
 
 from clew.serve.access import Key, Keys
-from clew.serve.app import ServeSettings, make_app
+from clew.serve.app import make_app
+from clew.serve.settings import ServeSettings
 
 __all__ = ["Key", "Keys", "ServeSettings", "make_app"]

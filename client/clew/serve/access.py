@@ -6,6 +6,7 @@ can name a session of another tenant.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import json
@@ -14,6 +15,7 @@ import re
 import secrets
 import time
 import tomllib
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,27 +23,28 @@ from typing import Annotated, Any, Literal, Self, Unpack
 
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from temporalio.client import WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
 from clew.serve.problems import Forbidden, QuotaExceeded, RateLimited, Unauthorized
+from clew.serve.tenants import ALL_TENANTS, Reader, make_reader
 from clew.session import Clew, Session
 from clew.session.connection import validate_session_id
 from clew.session.options import SessionOptions
 from clew.session.transport import translate_error
 from clew_workflows.contract.config import SessionConfig
 from clew_workflows.contract.errors import InvalidInput
+from clew_workflows.contract.inputs import Snapshot, SnapshotMessage
+from clew_workflows.contract.invalid import Form, describe_problems
 from clew_workflows.contract.names import WORKFLOW_TYPE, AgentName, ModelName
 
 log = logging.getLogger("clew.serve")
 
-CALLER_ID = r"^[A-Za-z0-9_.-]{1,128}$"
+CALLER_ID = Form(r"^[A-Za-z0-9_.-]{1,128}$", "a session id has 1 to 128 letters, digits, '_', '.' and '-'")
 """The pattern of the session ids that callers choose."""
 MAX_CHOSEN_CHARACTERS = 160
 """Longest workflow id of a new session: the ids of its subagents begin with it, and a longer one would be hashed."""
-ALL_TENANTS = "*"
-"""The tenant of an operator's key, which reaches all sessions of the namespace by the ids that Temporal knows."""
 TENANT = "tenant"
 """The name of the tenant in a session's metadata."""
 TOKEN_PREFIX = "clew_"
@@ -50,6 +53,8 @@ TOKEN_BYTES = 32
 RELOAD_SECONDS = 5.0
 """Seconds after which the file of keys is looked at again."""
 DEFAULT_PRIORITY: int = SessionConfig.model_fields["priority"].default
+COUNTED_SECONDS = 10.0
+"""Seconds after which the server counts a session that was opened."""
 QUOTA_SECONDS = 30.0
 """Seconds after which a caller at its quota may try again."""
 SESSION_FIELDS = frozenset(
@@ -69,11 +74,34 @@ SESSION_FIELDS = frozenset(
 of a policy."""
 TOOL_FIELDS = frozenset({"tools", "provider_tools", "require_approval", "approval_scope"})
 """The fields of a configuration that choose tools."""
-LIMIT_FIELDS = frozenset({"max_iterations", "timeout_seconds"})
-"""The options of a message that replace an agent's limits."""
+UNRESOLVED = ("unknown_agent", "unknown_model")
+"""The failures of requests whose agent or model no worker has."""
+MESSAGE_FIELDS = frozenset(
+    {
+        *("content", "external_tools", "metadata", "model", "fallbacks", "model_options", "context_policy"),
+        *("on_busy", "output_schema", "refs", "replies", "request_id", "tools"),
+    }
+)
+"""The options of a message that any key may set beside an agent: `tools` leaves some of the agent's out."""
+MODEL_FIELDS = frozenset(
+    {
+        *("max_output_tokens", "parallel_tool_calls", "seed", "stop", "temperature", "tool_choice", "top_p"),
+        "verbosity",
+    }
+)
+"""The options of a model that a message of any key may set beside an agent. The others cost more, or reach the
+provider unseen. `max_output_tokens` makes replies shorter than the agent's, not longer."""
+POLICY_FIELDS = frozenset(
+    {
+        *("clear_media", "clear_tool_results", "include_kinds", "keep_last_turns", "low_water", "max_messages"),
+        *("summarization_model", "unsupported_content", "window"),
+    }
+)
+"""The fields of a context policy that any key may set beside an agent: what a context leaves out."""
 
-TenantName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
-_CHOSEN = re.compile(CALLER_ID)
+TenantName = Annotated[
+    str, Form(r"^[A-Za-z0-9_.-]{1,64}$", "a tenant's name has 1 to 64 letters, digits, '_', '.' and '-'")
+]
 # Those of subagents are longer.
 _KNOWN = re.compile(r"[A-Za-z0-9_.-]{1,198}")
 
@@ -97,7 +125,9 @@ class Key(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     name: TenantName
-    hash: Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")] = Field(repr=False)
+    hash: Annotated[str, Form(r"^sha256:[0-9a-f]{64}$", "a hash is sha256: and 64 hexadecimal digits")] = Field(
+        repr=False
+    )
     tenant: TenantName | Literal["*"]
     agents: tuple[AgentName, ...] | None = None
     models: tuple[ModelName, ...] | None = None
@@ -144,6 +174,16 @@ class Keys:
                 found = key
         return found
 
+    def has(self, key: Key) -> bool:
+        """Whether the key has the same row as when it was found."""
+        self._reload()
+        return key in self._keys
+
+    def has_hash(self, hash: str) -> bool:  # noqa: A002
+        """Whether there is a key of a hash."""
+        self._reload()
+        return any(key.hash == hash for key in self._keys)
+
     def _reload(self) -> None:
         """Read the file again if it has changed. A file that is not valid changes nothing."""
         if self._path is None or time.monotonic() - self._looked_at < RELOAD_SECONDS:
@@ -178,9 +218,8 @@ def read_keys(path: Path) -> tuple[Key, ...]:
             # In JSON, as everywhere at the boundary: lists become tuples.
             keys.append(Key.model_validate_json(json.dumps(row, default=str)))
         except ValidationError as error:
-            first = error.errors(include_input=False, include_url=False)[0]
-            field = ".".join(map(str, first["loc"]))
-            raise InvalidInput(f"the file of keys {path}: key {number}: {field}: {first['msg']}") from None
+            problem = describe_problems(error, Key)
+            raise InvalidInput(f"the file of keys {path}: key {number}: {problem}") from None
     for field in ("name", "hash"):
         values = [getattr(key, field) for key in keys]
         if len(set(values)) < len(values):
@@ -226,6 +265,35 @@ class RateLimiter:
         self._buckets[key.hash] = (left - 1, now)
 
 
+class NewSessions:
+    """The sessions that tenants have just opened at this process, which the server does not count yet.
+
+    Args:
+        clock: The time in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._opened: dict[str, dict[str, float]] = defaultdict(dict)
+        self._locks: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    def lock(self, tenant: str) -> asyncio.Lock:
+        """Return what one request of the tenant holds while it looks whether there is room."""
+        return self._locks[tenant]
+
+    def note(self, tenant: str, scoped: str) -> None:
+        """Note that a session is about to be opened."""
+        self._opened[tenant][scoped] = self._clock()
+
+    def list(self, tenant: str) -> list[str]:
+        """List those that the server may not count yet."""
+        least = self._clock() - COUNTED_SECONDS
+        opened = {scoped: at for scoped, at in self._opened.pop(tenant, {}).items() if at > least}
+        if opened:
+            self._opened[tenant] = opened
+        return [*opened]
+
+
 @dataclass(frozen=True)
 class Caller:
     """What a request may do. Its methods take and return the ids that callers know.
@@ -233,10 +301,12 @@ class Caller:
     Attributes:
         key: The key of the request.
         clew: The connection to Temporal.
+        new_sessions: The sessions that tenants have just opened.
     """
 
     key: Key
     clew: Clew
+    new_sessions: NewSessions
 
     @property
     def tenant(self) -> str:
@@ -247,6 +317,11 @@ class Caller:
     def prefix(self) -> str:
         """What the workflow ids of the tenant's sessions begin with."""
         return "" if self.tenant == ALL_TENANTS else f"{self.tenant}:"
+
+    @property
+    def reader(self) -> Reader:
+        """What the request reads of errors and of threads."""
+        return make_reader(self.tenant, is_operator=self.key.operator)
 
     def scope(self, session_id: str) -> str:
         """Make the workflow id of a session of this tenant, which may be a subagent.
@@ -269,7 +344,7 @@ class Caller:
         scoped = self.scope(session_id)
         if self.tenant == ALL_TENANTS:
             return scoped
-        if not _CHOSEN.fullmatch(session_id) or len(scoped) > MAX_CHOSEN_CHARACTERS:
+        if not CALLER_ID.matches(session_id) or len(scoped) > MAX_CHOSEN_CHARACTERS:
             room = min(MAX_CHOSEN_CHARACTERS - len(self.prefix), 128)
             raise InvalidInput(f"session_id: it has at most {room} characters of letters, digits, '.', '_' and '-'")
         return scoped
@@ -303,6 +378,23 @@ class Caller:
             config["metadata"] = self.add_tenant(config.get("metadata"))
         return await self.clew.open(scoped, **config)
 
+    async def forget_unresolved(self, session: Session, failure: str | None) -> None:
+        """Delete a session that has nothing but a request which has failed, since no worker has its agent or model.
+
+        The client, which named both, would find a session that can serve nothing under its id.
+
+        Args:
+            session: The session.
+            failure: The type of the request's error; None: it has not failed.
+        """
+        if failure not in UNRESOLVED:
+            return
+        for kind in ("ai_context_operation", "fork", "summary"):
+            if await session.entries(kind=kind, limit=1):
+                return
+        if len(await session.entries(kind="run", limit=2)) == 1:
+            await self.clew.delete(session.id)
+
     def add_tenant(self, metadata: Mapping[str, str] | None) -> dict[str, str]:
         """Add the tenant to metadata of a session. It is the fairness key, whatever the caller has written."""
         if self.tenant == ALL_TENANTS:
@@ -333,9 +425,20 @@ class Caller:
         if agent is not None and self.key.agents is not None and agent not in self.key.agents:
             raise Forbidden(f"the key {self.key.name!r} may not use the agent {agent!r}", param="agent")
         has_agent = agent is not None or changes
-        self.check_message(config, has_agent=has_agent)
+        self.check_options(config, has_agent=has_agent)
         fields = {name for name, value in config.items() if value is not None}
         self._refuse_fixed(fields - SESSION_FIELDS - {"model", "fallbacks"} if has_agent else fields & TOOL_FIELDS)
+
+    def check_copy(self, config: Mapping[str, Any]) -> None:
+        """Check that the key could have opened a session with the configuration of another one, which it copies.
+
+        An operator has set the webhooks and the priority, for the copies too. The policy has the agent's fields.
+
+        Raises:
+            Forbidden: It could not.
+        """
+        self.check_models(_list_set(config.get("context_policy")).get("summarization_model"))
+        self.check_config({name: config[name] for name in config.keys() - {"context_policy", "priority", "webhooks"}})
 
     def check_models(self, *models: str | None) -> None:
         """Check that the key permits models, of a session or of one message.
@@ -344,67 +447,114 @@ class Caller:
             Forbidden: It does not permit one.
         """
         for model in models:
-            if model is not None and not self.key.operator and not _permits(self.key, model):
+            if model is not None and not self.key.operator and not permits_model(self.key, model):
                 raise Forbidden(f"the key {self.key.name!r} may not use the model {model!r}", param="model")
 
-    def check_message(self, options: Mapping[str, Any], *, has_agent: bool = True) -> None:
-        """Check that the key permits the options of a message: its models, its limits, and the prompt of its policy.
+    def check_message(self, options: Mapping[str, Any], *, has_agent: bool = True) -> dict[str, Any]:
+        """Check that the key permits the options of a message. Returns those with which it is sent.
 
         `has_agent`: its session has an agent perhaps.
 
         Raises:
             Forbidden: It does not.
         """
-        policy = options.get("context_policy") or {}
-        policy = policy if isinstance(policy, Mapping) else policy.model_dump(exclude_unset=True)
-        writer = policy.get("summarization_model")
-        self.check_models(options.get("model"), *(options.get("fallbacks") or ()), writer)
+        self.check_options(options, has_agent=has_agent)
         if has_agent:
-            self.check_prompt(policy.get("system_prompt"))
-            self._refuse_fixed({name for name in LIMIT_FIELDS if options.get(name) is not None})
+            self._refuse_fixed({name for name, value in options.items() if value is not None} - MESSAGE_FIELDS)
+        return {**options, "shortens_only": True} if self._fixes_fields else dict(options)
 
-    def check_prompt(self, prompt: str | None) -> None:
-        """Check that the key permits a system prompt that takes the place of an agent's.
+    def check_options(self, options: Mapping[str, Any], *, has_agent: bool) -> None:
+        """Check what configurations and messages have in common: the models, their options, and the policy.
 
         Raises:
             Forbidden: It does not.
         """
-        self._refuse_fixed({"system_prompt"} if prompt is not None else set())
+        policy, model_options = _list_set(options.get("context_policy")), _list_set(options.get("model_options"))
+        writer = policy.get("summarization_model")
+        self.check_models(options.get("model"), *(options.get("fallbacks") or ()), writer)
+        if has_agent:
+            self._refuse_fixed(policy.keys() - POLICY_FIELDS)
+            self._refuse_fixed(model_options.keys() - MODEL_FIELDS)
+
+    def check_snapshot(self, snapshot: Snapshot) -> None:
+        """Check that the key permits a context: without a prompt, and with nothing of a provider's own.
+
+        Raises:
+            Forbidden: It does not.
+        """
+        self._refuse_fixed({"system_prompt"} if snapshot.system_prompt is not None else set())
+        self.check_messages(snapshot.messages)
+
+    def check_messages(self, messages: Sequence[SnapshotMessage]) -> None:
+        """Check that the key permits messages that it has not sent to a session before.
+
+        Raises:
+            Forbidden: It does not.
+        """
+        own = any(message.provider_data is not None for message in messages)
+        self._refuse_fixed({"provider_data"} if own else set())
+
+    @property
+    def _fixes_fields(self) -> bool:
+        """Whether the key leaves to agents what they fix."""
+        return self.key.agents is not None and not self.key.operator
 
     def _refuse_fixed(self, fields: Set[str]) -> None:
-        if fields and self.key.agents is not None and not self.key.operator:
+        if fields and self._fixes_fields:
             raise Forbidden(
                 f"the key {self.key.name!r} may not set {', '.join(sorted(fields))}: the agent fixes it",
                 param=min(fields),
             )
 
-    async def check_room(self, scoped: str | None = None) -> None:
-        """Check that the tenant may have one more open session, unless the named one is open already.
+    async def check_room(self, scoped: str) -> None:
+        """Check that the tenant may have one more open session, the named one, unless it is open already.
 
-        The server's count is about a second old, so that sessions which are opened at once may be a few more.
+        Of sessions that other processes open at the same time, the server's count lacks some for about a second.
 
         Raises:
             QuotaExceeded: It has as many as the key permits.
         """
         if self.key.max_open_sessions is None:
             return
-        running = f'WorkflowType = "{WORKFLOW_TYPE}" AND ExecutionStatus = "Running"'
-        query = f'{running} AND WorkflowId STARTS_WITH "{self.prefix}"' if self.prefix else running
-        try:
-            if (await self.clew.temporal.count_workflows(query)).count < self.key.max_open_sessions:
+        async with self.new_sessions.lock(self.tenant):
+            new = self.new_sessions.list(self.tenant)
+            if scoped in new:
                 return
-            if scoped is not None and await _is_open(self.clew, scoped):
-                return
-        except RPCError as error:
-            raise translate_error(error, "") from error
+            try:
+                if await self._count_open(new) < self.key.max_open_sessions:
+                    self.new_sessions.note(self.tenant, scoped)
+                    return
+                if await _is_open(self.clew, scoped):
+                    return
+            except RPCError as error:
+                raise translate_error(error, "") from error
         raise QuotaExceeded(
             f"the tenant has {self.key.max_open_sessions} open sessions, as many as the key {self.key.name!r} "
             "permits: close one",
             retry_seconds=QUOTA_SECONDS,
         )
 
+    async def _count_open(self, new: Sequence[str]) -> int:
+        """Count the tenant's open sessions, and those that are new."""
+        query = f'WorkflowType = "{WORKFLOW_TYPE}" AND ExecutionStatus = "Running"'
+        if self.prefix:
+            query += f' AND WorkflowId STARTS_WITH "{self.prefix}"'
+        counted = 0
+        if new:
+            # Before the others: the server may come to count more of them meanwhile.
+            named = ", ".join(f'"{scoped}"' for scoped in new)
+            counted = (await self.clew.temporal.count_workflows(f"{query} AND WorkflowId IN ({named})")).count
+        return (await self.clew.temporal.count_workflows(query)).count - counted + len(new)
 
-def _permits(key: Key, model: str) -> bool:
+
+def _list_set(value: Any) -> dict[str, Any]:
+    """List the fields of a policy or of options that are set."""
+    fields = value if isinstance(value, Mapping) else value.model_dump(exclude_unset=True) if value else {}
+    return {name: field for name, field in fields.items() if field is not None}
+
+
+def permits_model(key: Key, model: str) -> bool:
+    """Whether a key that is no operator's permits a model."""
     if key.models is None:
         return key.agents is None
     return model in key.models or f"{model.partition(':')[0]}:*" in key.models
@@ -442,7 +592,7 @@ async def get_caller(
         raise Unauthorized("the key is not known, or was revoked")
     request.state.key = key
     limiter.take(key)
-    return Caller(key, state.clew)
+    return Caller(key, state.clew, state.new_sessions)
 
 
 Authorized = Annotated[Caller, Depends(get_caller)]

@@ -167,16 +167,21 @@ class BlobsList(Output):
 
 def answer(caller: Caller, value: Output, status: int = 200) -> JSONResponse:
     """Make the response that is a value of the contract."""
-    return JSONResponse(unscope_ids(caller, value.as_dict()), status, {"Cache-Control": "no-store"})
+    return JSONResponse(show(caller, value.as_dict()), status, {"Cache-Control": "no-store"})
 
 
-def unscope_ids(caller: Caller, value: Any) -> Any:
+def show(caller: Caller, value: Any) -> Any:
+    """Show a JSON value of the contract to a caller: with the ids that it knows, and what it may read of errors."""
+    return _unscope_ids(caller, caller.reader.show(value))
+
+
+def _unscope_ids(caller: Caller, value: Any) -> Any:
     """Replace the workflow ids of sessions in a JSON value by the ids that callers know."""
     match value:
         case dict():
             return {name: _unscope_field(caller, name, part) for name, part in value.items()}
         case list() | tuple():
-            return [unscope_ids(caller, part) for part in value]
+            return [_unscope_ids(caller, part) for part in value]
         case _:
             return value
 
@@ -184,4 +189,4 @@ def unscope_ids(caller: Caller, value: Any) -> Any:
 def _unscope_field(caller: Caller, name: str, value: Any) -> Any:
     if name in _IDS and isinstance(value, str):
         return caller.unscope(value)
-    return value if name in _OPAQUE else unscope_ids(caller, value)
+    return value if name in _OPAQUE else _unscope_ids(caller, value)

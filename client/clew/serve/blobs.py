@@ -15,8 +15,10 @@ from clew.serve.access import Authorized
 from clew.serve.answers import BlobRow, BlobsList, ErrorBody, answer
 from clew.serve.bodies import read_body
 from clew.serve.sessions import Known
+from clew.serve.worker_watch import WatchedRoute
 from clew.session.blobs import read_named
 from clew_workflows.contract.content import BlobName, Digest, MediaType
+from clew_workflows.contract.inputs import UploadId
 from clew_workflows.contract.names import MAX_UPLOAD_SECONDS, UPLOAD_SECONDS
 from clew_workflows.contract.outputs import BlobReceipt, UploadReceipt
 from clew_workflows.contract.validation import Input
@@ -32,7 +34,12 @@ BLOB_HEADERS = {
 }
 """The headers of a blob: a browser runs nothing in it, and no page of another origin embeds it."""
 
-router = APIRouter(prefix="/v1/sessions/{session_id}", tags=["blobs"], responses={"default": {"model": ErrorBody}})
+router = APIRouter(
+    prefix="/v1/sessions/{session_id}",
+    tags=["blobs"],
+    responses={"default": {"model": ErrorBody}},
+    route_class=WatchedRoute,
+)
 
 
 class UploadInput(Input):
@@ -86,7 +93,7 @@ async def list_blobs(caller: Authorized, session: Known) -> JSONResponse:
 
 
 @router.get("/blobs/{digest}", response_class=StreamingResponse)
-async def get_blob(session: Known, digest: Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]) -> StreamingResponse:
+async def get_blob(session: Known, digest: Annotated[Digest, Path()]) -> StreamingResponse:
     """Read a blob. A browser shows images of four types, and saves all others."""
     pieces = session.stream_blob(digest)
     # Before the first piece nothing is sent: an error has a status of its own.
@@ -120,8 +127,6 @@ async def start_upload(
 
 
 @router.post("/uploads/{upload_id}", response_model=BlobReceipt)
-async def finish_upload(
-    caller: Authorized, session: Known, upload_id: Annotated[str, Path(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
-) -> JSONResponse:
+async def finish_upload(caller: Authorized, session: Known, upload_id: Annotated[UploadId, Path()]) -> JSONResponse:
     """Verify what was uploaded, and store it."""
     return answer(caller, BlobReceipt(blob=await session.finish_upload(upload_id)))

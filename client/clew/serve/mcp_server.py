@@ -10,12 +10,16 @@ Source: https://modelcontextprotocol.io/specification/2026-07-28
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import json
+import re
 import uuid
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager, suppress
+from hashlib import sha256
 from importlib.metadata import version
 from typing import Any, TypeAlias
+from urllib.parse import urlsplit
 
 import mcp_types as types
 from fastapi import APIRouter, Request, Response
@@ -30,27 +34,33 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.types import Message, Receive, Scope, Send
 
 from clew.serve.access import Authorized, Caller
+from clew.serve.bodies import check_body, work_on
 from clew.serve.mcp_sessions import McpSessions
-from clew.serve.problems import InvalidParameter, WrongMethod, make_body, name_field
+from clew.serve.problems import Forbidden, InvalidParameter, WrongMethod, make_body, name_field
 from clew.serve.streams import Drain
+from clew.serve.tenants import Reader
 from clew.serve.ui_messages import convert_thread
 from clew.session import Session
 from clew.session.events import (
     ApprovalRequired,
     EntryCommitted,
+    OpenCalls,
+    ResultRequired,
     Retrying,
     SessionEvent,
-    StatusChanged,
+    SubagentWaiting,
     TextAdded,
     ToolFinished,
     ToolProgressed,
     ToolStarted,
 )
+from clew.session.reading import WaitingCall
 from clew.session.request import Request as SessionRequest
 from clew.session.transport import ACCEPT_SECONDS
 from clew_workflows.contract import SessionSummary
 from clew_workflows.contract.errors import AlreadyResolved, ClewError
-from clew_workflows.contract.names import AgentName, Id
+from clew_workflows.contract.invalid import list_problems
+from clew_workflows.contract.names import AgentName, Id, rewrite_name
 from clew_workflows.contract.outputs import PendingCall
 from clew_workflows.contract.payloads import AssistantMessage, RunPayload
 
@@ -103,6 +113,11 @@ class CallState(BaseModel):
     request_id: Id
 
 
+_WAITING: Mapping[str, Any] = {
+    "tool_call_id": {"type": "string"},
+    "tool": {"type": "string"},
+    "session_id": {"type": "string", "description": "The subagent's session that it waits in."},
+}
 _OUTPUT_SCHEMA: Mapping[str, Any] = {
     "type": "object",
     "properties": {
@@ -116,7 +131,16 @@ _OUTPUT_SCHEMA: Mapping[str, Any] = {
             "type": "array",
             "items": {
                 "type": "object",
-                "properties": {"tool_call_id": {"type": "string"}, "tool": {"type": "string"}},
+                "properties": _WAITING,
+                "required": ["tool_call_id", "tool"],
+            },
+        },
+        "results": {
+            "description": "The tool calls that wait for their results from outside.",
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": _WAITING,
                 "required": ["tool_call_id", "tool"],
             },
         },
@@ -136,9 +160,43 @@ _DECISION_SCHEMA: Mapping[str, Any] = {
 @router.api_route("/v1/mcp", methods=["GET", "POST", "DELETE"], include_in_schema=False)
 async def serve_mcp(request: Request, caller: Authorized) -> Response:
     """Serve a request of an MCP client."""
+    _check_origin(request)
     request.state.caller = caller
     request.state.left = asyncio.Event()
-    return _McpResponse(await request.body())
+    body = await request.body()
+    await work_on(request, len(body), check_body, body)
+    return _McpResponse(body)
+
+
+def _check_origin(request: Request) -> None:
+    """Check that no page of another origin sends the request.
+
+    A browser names the page's origin. The service's own one is the address that the request names. Its name is not: a
+    page's owner may point a name to any address, so that names are those of `cors_origins` alone.
+
+    Raises:
+        Forbidden: A page of another origin sends it.
+    """
+    origin = request.headers.get("origin")
+    origins: tuple[str, ...] = request.app.state.settings.cors_origins
+    if origin is None or origin in origins:
+        return
+    scheme, _, authority = origin.partition("://")
+    if scheme in ("http", "https") and authority == request.headers.get("host") and _is_address(authority):
+        return
+    raise Forbidden(f"the origin {origin[:100]!r} is none that may call it: name it with --cors-origin")
+
+
+def _is_address(authority: str) -> bool:
+    """Whether the host of an authority is an IP address, or that of this machine."""
+    host = urlsplit(f"//{authority}").hostname or ""
+    if host == "localhost":
+        return True
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 class _McpResponse(Response):
@@ -211,9 +269,12 @@ def make_tools(agents: Iterable[str] | None) -> list[types.Tool]:
     return [_make_tool(RUN_AGENT, "Send a message to an agent.", agent)]
 
 
+_TOOL_NAME = re.compile(r"[A-Za-z0-9_-]+")
+
+
 def name_tool(agent: str) -> str:
-    """Name the tool of an agent."""
-    return agent.replace(".", "_")
+    """Name the tool of an agent: as the agent, or with a hash at its end where the agent has a dot."""
+    return rewrite_name(agent, _TOOL_NAME, 64)
 
 
 def _make_tool(name: str, description: str, more: Mapping[str, Any] | None = None) -> types.Tool:
@@ -268,7 +329,7 @@ def _forget(calling: asyncio.Task[_Result]) -> None:
 async def _call(context: _Context, params: types.CallToolRequestParams) -> _Result:
     caller = _get_caller(context)
     try:
-        state, call = _read_call(caller, params)
+        state, call = _read_call(caller, params, _get_request(context).headers.get("idempotency-key"))
         session = caller.session(state.session_id)
         sending = asyncio.create_task(_send(caller, state, call))
         try:
@@ -280,7 +341,7 @@ async def _call(context: _Context, params: types.CallToolRequestParams) -> _Resu
             await _cancel(context, session, state, sending)
             raise
     except ClewError as error:
-        told = make_body(error, tenant=caller.tenant)["error"]
+        told = make_body(error, caller.reader)["error"]
         return types.CallToolResult(
             content=[types.TextContent(type="text", text=f"{told['code']}: {told['message']}")], is_error=True
         )
@@ -289,8 +350,10 @@ async def _call(context: _Context, params: types.CallToolRequestParams) -> _Resu
     return result
 
 
-def _read_call(caller: Caller, params: types.CallToolRequestParams) -> tuple[CallState, Call | None]:
+def _read_call(caller: Caller, params: types.CallToolRequestParams, key: str | None) -> tuple[CallState, Call | None]:
     """Read what a call sends, and name its request. One that goes on names it itself, and sends no message.
+
+    `key`: the client's key for repetitions of the call.
 
     Raises:
         InvalidParameter: The arguments, or the state, are not valid.
@@ -308,13 +371,15 @@ def _read_call(caller: Caller, params: types.CallToolRequestParams) -> tuple[Cal
     try:
         call = Call.model_validate(params.arguments or {})
     except ValidationError as error:
-        first = error.errors(include_input=False)[0]
-        param = name_field(first["loc"])
-        raise InvalidParameter(f"{param or 'the arguments'}: {first['msg'][:200]}", param=param) from None
+        first = list_problems(error, Call)[0]
+        words = str(first) if first.path else f"the arguments: {first.message}"
+        raise InvalidParameter(words, param=name_field(first.path)) from None
     call = call.model_copy(update={"agent": named[params.name] or call.agent})
     if call.agent is None and call.session_id is None:
         raise InvalidParameter("agent: a new session needs one", param="agent")
-    return CallState(session_id=call.session_id or f"mcp-{uuid.uuid4().hex}", request_id=uuid.uuid4().hex), call
+    request_id = key or uuid.uuid4().hex
+    own = sha256(key.encode()).hexdigest()[:32] if key else uuid.uuid4().hex
+    return CallState(session_id=call.session_id or f"mcp-{own}", request_id=request_id), call
 
 
 async def _send(caller: Caller, state: CallState, call: Call | None) -> SessionRequest | None:
@@ -369,35 +434,33 @@ async def _follow(
     `asks`: the client's user may be that person.
     """
     answer, steps = "", 0
-    pending: Sequence[PendingCall] = ()
+    calls = OpenCalls()
     asking = _Asking(context, session)
     async with aclosing(asking.follow(request.events())) as events:
         async for event in events:
             if event is not None and (text := describe_progress(event)):
                 steps += 1
                 await context.session.report_progress(steps, None, text)
+            if event is not None:
+                calls.take(event)
             if isinstance(event, EntryCommitted):
                 match event.entry.body if event.entry.kind in ("ai_message", "run") else None:
                     case AssistantMessage() as reply:
                         answer = reply.text
                     case RunPayload() as outcome:
-                        return _make_result(state, outcome, answer)
-            if _may_change_approvals(event):
-                status = await session.status()
-                pending = status.pending_approvals if status.request_id == state.request_id else ()
-                if pending and not asks:
-                    return _make_waiting(state, pending)
-                if pending and context.protocol_version in MODERN_PROTOCOL_VERSIONS:
-                    return _ask(state, pending)
-                asking.ask(pending)
-    return _make_waiting(state, pending)
-
-
-def _may_change_approvals(event: SessionEvent | None) -> bool:
-    """Whether calls wait for approvals after an event, or do not any more. None: the user has decided."""
-    if isinstance(event, EntryCommitted):
-        return event.entry.kind == "approval"
-    return event is None or isinstance(event, ApprovalRequired | StatusChanged)
+                        caller = _get_caller(context)
+                        await caller.forget_unresolved(session, outcome.error.type if outcome.error else None)
+                        return _make_result(state, outcome, answer, caller.reader)
+            if isinstance(event, SubagentWaiting):
+                # The client's user is asked about the session's own calls.
+                waiting = await session.list_waiting_calls()
+                if of_subagents := [call for call in waiting if call.session_id != session.id]:
+                    return _make_waiting(state, calls, _get_caller(context), of_subagents)
+            if asks and context.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+                asking.ask(calls.approvals)
+            elif calls.approvals and calls.are_told and calls.still_wait(await session.status()):
+                return _ask(state, calls.approvals) if asks else _make_waiting(state, calls, _get_caller(context))
+    return _make_waiting(state, calls, _get_caller(context))
 
 
 def _can_ask(context: _Context) -> bool:
@@ -418,9 +481,12 @@ class _Asking:
         self._context, self._session = context, session
         self._question: asyncio.Task[bool] | None = None
         self._tool_call_id = ""
+        # The user has decided them; the entries come later.
+        self._decided: set[str] = set()
 
-    def ask(self, pending: Sequence[PendingCall]) -> None:
+    def ask(self, approvals: Sequence[ApprovalRequired]) -> None:
         """Ask about the first of the calls that wait. A question about a call that does not wait any more ends."""
+        pending = [call for call in approvals if call.tool_call_id not in self._decided]
         if self._question is not None and self._tool_call_id not in {call.tool_call_id for call in pending}:
             self._question.cancel()
             self._question = None
@@ -450,6 +516,7 @@ class _Asking:
                     has_decided, self._question = self._question.result(), None
                     if not has_decided:
                         return
+                    self._decided.add(self._tool_call_id)
                     yield None
                 else:
                     return
@@ -462,7 +529,7 @@ class _Asking:
             await asyncio.gather(*tasks, return_exceptions=True)
             await events.aclose()
 
-    async def _ask_user(self, call: PendingCall) -> bool:
+    async def _ask_user(self, call: ApprovalRequired) -> bool:
         """Ask the user about a tool call, and send the decision. Returns whether the user has decided."""
         context = self._context
         try:
@@ -479,12 +546,12 @@ async def _read_next(events: AsyncGenerator[SessionEvent, None]) -> SessionEvent
     return await anext(events, None)
 
 
-def describe_call(call: PendingCall) -> str:
+def describe_call(call: ApprovalRequired | ResultRequired | PendingCall) -> str:
     """Describe a tool call that waits for an approval to the person that decides."""
     return f"May {call.name} run with {json.dumps(call.arguments, ensure_ascii=False)[:2000]}?"
 
 
-def _ask(state: CallState, calls: Iterable[PendingCall]) -> types.InputRequiredResult:
+def _ask(state: CallState, calls: Iterable[ApprovalRequired]) -> types.InputRequiredResult:
     requests: dict[str, types.InputRequest] = {
         call.tool_call_id: types.ElicitRequest(
             params=types.ElicitRequestFormParams(
@@ -508,6 +575,10 @@ def describe_progress(event: SessionEvent) -> str | None:
             return f"{name} has failed" if is_error else f"{name} is done"
         case ApprovalRequired(name=name):
             return f"{name} waits for an approval"
+        case ResultRequired(name=name):
+            return f"{name} waits for its result"
+        case SubagentWaiting(name=name):
+            return f"{name} of a subagent waits"
         case Retrying(error=error):
             return f"another attempt: {error}"
         case TextAdded(offset=0):
@@ -515,8 +586,9 @@ def describe_progress(event: SessionEvent) -> str | None:
     return None
 
 
-def _make_result(state: CallState, outcome: RunPayload, answer: str) -> types.CallToolResult:
-    failed = outcome.error.message if outcome.error else outcome.termination_reason
+def _make_result(state: CallState, outcome: RunPayload, answer: str, reader: Reader) -> types.CallToolResult:
+    error = outcome.error
+    failed = reader.tell(error.type, error.message) if error else outcome.termination_reason
     text = answer if outcome.status == "completed" else f"{outcome.status}: {failed}"
     structured = {
         **state.model_dump(),
@@ -531,17 +603,34 @@ def _make_result(state: CallState, outcome: RunPayload, answer: str) -> types.Ca
     )
 
 
-def _make_waiting(state: CallState, pending: Sequence[PendingCall]) -> types.CallToolResult:
+def _make_waiting(
+    state: CallState, calls: OpenCalls, caller: Caller, of_subagents: Sequence[WaitingCall] = ()
+) -> types.CallToolResult:
     """Make the result of a call whose request waits for a person, with the ways to decide."""
-    path = f"/v1/sessions/{state.session_id}/approvals"
     lines = [
         "The session waits for a person's decision, and goes on after it. "
-        'Decide in the studio, or with a POST of {"decision": "approve"} or {"decision": "deny"}:',
-        *(f"{describe_call(call)} POST {path}/{call.tool_call_id}" for call in pending),
-        f"Then read {URI_PREFIX}{state.session_id}, or send the next message with this session_id.",
+        'Decide in the studio, or with a POST of {"decision": "approve"} or {"decision": "deny"}:'
     ]
-    approvals = [{"tool_call_id": call.tool_call_id, "tool": call.name} for call in pending]
-    structured = {**state.model_dump(), "status": "awaiting_approval", "answer": "", "approvals": approvals}
+    waiting: dict[str, list[dict[str, str]]] = {"approvals": [], "results": []}
+
+    def add(needs: str, call: ApprovalRequired | ResultRequired | PendingCall, session_id: str) -> None:
+        path = f"/v1/sessions/{session_id}"
+        if needs == "approval":
+            lines.append(f"{describe_call(call)} POST {path}/approvals/{call.tool_call_id}")
+        else:
+            lines.append(f"{call.name} waits for its result: POST {path}/tool-results/{call.tool_call_id}")
+        named = {} if session_id == state.session_id else {"session_id": session_id}
+        waiting[f"{needs}s"].append({"tool_call_id": call.tool_call_id, "tool": call.name, **named})
+
+    for approval in calls.approvals:
+        add("approval", approval, state.session_id)
+    for result in calls.results:
+        add("result", result, state.session_id)
+    for other in of_subagents:
+        add(other.needs, other.call, caller.unscope(other.session_id))
+    lines.append(f"Then read {URI_PREFIX}{state.session_id}, or send the next message with this session_id.")
+    listed = {name: rows for name, rows in waiting.items() if rows}
+    structured = {**state.model_dump(), "status": "awaiting_approval", "answer": "", **listed}
     return types.CallToolResult(
         content=[types.TextContent(type="text", text="\n".join(lines))], structured_content=structured
     )
@@ -589,8 +678,8 @@ async def read_resource(context: _Context, params: types.ReadResourceRequestPara
     """Read a session: its status and its newest messages."""
     caller = _get_caller(context)
     if not params.uri.startswith(URI_PREFIX):
-        raise MCPError(types.INVALID_PARAMS, f"a resource is {URI_PREFIX}SESSION")
-    with _translate_errors(caller):
+        raise MCPError(types.INVALID_PARAMS, f"a resource is {URI_PREFIX}SESSION", {"uri": params.uri})
+    with _translate_errors(caller, {"uri": params.uri}):
         session = caller.session(params.uri.removeprefix(URI_PREFIX))
         status = await session.status()
         entries = session.read(from_seq=max(status.rev - MAX_ENTRIES, 0))
@@ -601,13 +690,16 @@ async def read_resource(context: _Context, params: types.ReadResourceRequestPara
 
 
 @contextmanager
-def _translate_errors(caller: Caller) -> Iterator[None]:
-    """Translate errors of a session to those of the protocol, with the names that the caller knows."""
+def _translate_errors(caller: Caller, data: Mapping[str, str] | None = None) -> Iterator[None]:
+    """Translate errors of a session to those of the protocol, with the names that the caller knows.
+
+    `data`: what the error is about.
+    """
     try:
         yield
     except ClewError as error:
-        told = make_body(error, tenant=caller.tenant)["error"]
-        raise MCPError(types.INVALID_PARAMS, f"{told['code']}: {told['message']}") from None
+        told = make_body(error, caller.reader)["error"]
+        raise MCPError(types.INVALID_PARAMS, f"{told['code']}: {told['message']}", data) from None
 
 
 SERVER: Server[Any] = Server(

@@ -77,6 +77,11 @@ class McpSessions:
         return len(self._sessions)
 
     @property
+    def owners(self) -> frozenset[str]:
+        """The hashes of the keys that have sessions."""
+        return frozenset(session.owner for session in self._sessions.values())
+
+    @property
     def are_kept(self) -> bool:
         """Whether the process keeps sessions."""
         return self._limit > 0
@@ -121,6 +126,11 @@ class McpSessions:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def end_all_of(self, owner: str) -> None:
+        """End the sessions of a key that was revoked, with the calls that are being answered."""
+        for session in [session for session in self._sessions.values() if session.owner == owner]:
+            await self._end(session)
 
     async def _start(self, owner: str) -> _Session:
         evicted = self._make_room(owner)

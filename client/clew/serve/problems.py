@@ -15,7 +15,9 @@ from typing import Any
 
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
 
+from clew.serve.tenants import TENANT, Reader, make_reader
 from clew_workflows.contract import errors
 from clew_workflows.contract.errors import ClewError
 
@@ -72,6 +74,7 @@ STATUSES: Mapping[type[ClewError], HTTPStatus] = {
     errors.Repeated: HTTPStatus.CONFLICT,
     errors.RequestFailed: HTTPStatus.CONFLICT,
     errors.RequestMismatch: HTTPStatus.CONFLICT,
+    errors.RequestReused: HTTPStatus.CONFLICT,
     errors.ThreadMismatch: HTTPStatus.CONFLICT,
     errors.TokenMismatch: HTTPStatus.CONFLICT,
     errors.UploadExpired: HTTPStatus.GONE,
@@ -223,23 +226,19 @@ def describe_invalid(error: RequestValidationError) -> tuple[str, str | None]:
     return f"{param or 'the request'}: {first['msg'][:200]}", param
 
 
-def find_tenant(request: Request) -> str | None:
-    """Find the tenant of a request; None: it has no known key."""
+def find_reader(request: Request) -> Reader:
+    """Find the reader of the answer to a request: without a known key one that reads nothing of the inside."""
     key = getattr(request.state, "key", None)
-    return key.tenant if key else None
+    return make_reader(key.tenant, is_operator=key.operator) if key else TENANT
 
 
-def hide_tenant(text: str, prefix: str) -> str:
-    """Name the sessions in a text as callers do: without the prefix, with which their workflow ids begin."""
-    return re.sub(rf"(?<![A-Za-z0-9_.:-]){re.escape(prefix)}(?=[A-Za-z0-9_.-])", "", text) if prefix else text
-
-
-def make_body(error: ClewError, *, tenant: str | None = None) -> dict[str, Any]:
-    """Make the body that tells an error. With a tenant, its sessions have the names that its callers know."""
+def make_body(error: ClewError, reader: Reader) -> dict[str, Any]:
+    """Make the body that tells an error to a reader."""
     word = find_word(error)
+    # The service's own errors are about the request.
+    message = reader.name_sessions(str(error)) if isinstance(error, Problem) else reader.tell_error(error, word)
     # A text of the caller's may be in it, and be no valid Unicode.
-    message = str(error).encode(errors="replace").decode()
-    message = hide_tenant(message, f"{tenant}:") if tenant else message
+    message = message.encode(errors="replace").decode()
     return {"error": {"type": word, "message": message, "param": getattr(error, "param", None), "code": word}}
 
 
@@ -251,3 +250,10 @@ def make_headers(error: ClewError) -> dict[str, str]:
     if isinstance(error, Unauthorized):
         headers["WWW-Authenticate"] = "Bearer"
     return headers
+
+
+def make_response(request: Request, error: ClewError, status: int | None = None) -> JSONResponse:
+    """Make the response that tells an error. `status`: another one than the error's own."""
+    body = make_body(error, find_reader(request))
+    request.state.problem = body["error"]["type"]
+    return JSONResponse(body, find_status(error) if status is None else status, make_headers(error))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import signal
@@ -17,7 +18,7 @@ from fastapi import FastAPI
 from temporalio.client import Interceptor
 from temporalio.runtime import Runtime
 
-from clew.serve.app import BUCKETS
+from clew.serve.gate import BUCKETS
 from clew.serve.streams import Drain
 from clew.session import connection
 from clew.session.connection import names_collector
@@ -71,6 +72,8 @@ class Server(uvicorn.Server):
         """Begin to listen."""
         await super().startup(sockets)
         if self.started:
+            # A collection, which stops everything, looks at what requests have made alone.
+            gc.freeze()
             self._on_ready(self.servers[0].sockets[0].getsockname()[1])
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import secrets
+import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime
@@ -12,7 +13,7 @@ from typing import Annotated, Any, Literal, Self, cast
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, model_validator
 
 from clew.report import MAX_ENTRIES, Report, make_report
 from clew.report.media import MediaCollector
@@ -28,11 +29,13 @@ from clew.serve.answers import (
     WaitingCallRow,
     WaitingCalls,
     answer,
-    unscope_ids,
+    show,
 )
 from clew.serve.bodies import read_body
 from clew.serve.problems import InvalidParameter
+from clew.serve.shares import Shares
 from clew.serve.streams import SentEvent, make_json_event, stream_events
+from clew.serve.worker_watch import ACCEPT_SECONDS, WatchedRoute, accept_within
 from clew.session import Session
 from clew.session.events import SessionEvent
 from clew.session.handle import make_id
@@ -61,6 +64,7 @@ from clew_workflows.contract.errors import (
     Closed,
     Interrupted,
     NotFound,
+    RequestReused,
     TokenForeign,
     UnknownBlob,
     UnknownRequest,
@@ -96,11 +100,15 @@ MAX_OFFSET = 10_000
 MAX_PAGE_ENTRIES = 1000
 """Most entries of a page."""
 REPORTS_AT_ONCE = 2
-"""Reports that are made at the same time: each reads a whole thread."""
+"""Reports that are made at the same time, one for a key: each reads a whole thread."""
 DERIVED_CHARACTERS = 32
 
-router = APIRouter(prefix="/v1/sessions", tags=["sessions"], responses={"default": {"model": ErrorBody}})
-_reports = asyncio.Semaphore(REPORTS_AT_ONCE)
+router = APIRouter(
+    prefix="/v1/sessions",
+    tags=["sessions"],
+    responses={"default": {"model": ErrorBody}},
+    route_class=WatchedRoute,
+)
 
 
 # What bodies have beside the contract's own types.
@@ -113,7 +121,7 @@ class OpenInput(SessionConfig, frozen=True):
         session_id: The session; absent: the server makes an id.
     """
 
-    session_id: Annotated[str, Field(pattern=CALLER_ID)] | None = None
+    session_id: Annotated[str, CALLER_ID] | None = None
 
     @model_validator(mode="after")
     def _check_model(self) -> Self:
@@ -188,7 +196,7 @@ class ForkInput(Input):
         metadata: The caller's own names and values; the `fork` entries have them.
     """
 
-    session_id: Annotated[str, Field(pattern=CALLER_ID)] | None = None
+    session_id: Annotated[str, CALLER_ID] | None = None
     at_seq: Seq | None = None
     metadata: Metadata | None = None
 
@@ -202,7 +210,7 @@ class RestoreBody(Input):
     """
 
     token: str
-    session_id: Annotated[str, Field(pattern=CALLER_ID)] | None = None
+    session_id: Annotated[str, CALLER_ID] | None = None
 
 
 # Parameters.
@@ -266,7 +274,7 @@ async def create_session(
     """Start a session, or resume the one that the body names."""
     config = body.model_dump(mode="json", exclude_unset=True)
     session_id = config.pop("session_id", None) or _derive_id("s", key)
-    return await _open(caller, session_id, config)
+    return await _open(caller, session_id, config, key)
 
 
 @router.put("/{session_id}", response_model=OpenedSession)
@@ -280,9 +288,14 @@ async def open_session(
     return await _open(caller, session_id, config)
 
 
-async def _open(caller: Caller, session_id: str, config: dict[str, Any]) -> JSONResponse:
+async def _open(caller: Caller, session_id: str, config: dict[str, Any], key: str | None = None) -> JSONResponse:
     session = await caller.open(session_id, **cast("Any", config))
     ignored = {name: value for name, value in session.ignored.items() if name != "metadata"}
+    if key is not None and ignored:
+        raise RequestReused(
+            f"the Idempotency-Key was used for a session with other values of {', '.join(sorted(ignored))}: send a "
+            "key of its own"
+        )
     return answer(caller, OpenedSession(session_id=session_id, ignored=ignored))
 
 
@@ -297,7 +310,7 @@ async def list_sessions(
         str | None, Query(max_length=50, description="Sessions that were active since then: `today`, `24h`, a date.")
     ] = None,
     starts_with: Annotated[
-        str | None, Query(pattern=CALLER_ID, description="Sessions whose ids begin with this.")
+        Annotated[str, CALLER_ID] | None, Query(description="Sessions whose ids begin with this.")
     ] = None,
     limit: Annotated[int, Query(ge=1, le=MAX_LISTED)] = 50,
     offset: Annotated[int, Query(ge=0, le=MAX_OFFSET)] = 0,
@@ -371,17 +384,27 @@ async def send_message(
     """Send a message. It is durable when this answers: 200 with its outcome, or 202 while it has none."""
     options = _dump(body)
     content = options.pop("content")
-    caller.check_message(options)
+    options = caller.check_message(options)
+    caller.check_messages(body.replies or ())
     options["request_id"] = _choose_id(body.request_id, key, "request_id")
+    begun_at = time.monotonic()
+    sending = _send_or_wake(caller, session, content, options)
+    request = await accept_within(caller.clew, wait or ACCEPT_SECONDS, sending, "message")
+    left = max(wait - (time.monotonic() - begun_at), 0)
+    return await _answer_request(caller, session_id, request, left)
+
+
+async def _send_or_wake(caller: Caller, session: Session, content: Any, options: dict[str, Any]) -> SessionRequest:
+    """Send a message. A session that hibernates is opened for it."""
     try:
-        request = await session.message(content, **options)
+        request: SessionRequest = await session.message(content, **options)
     except Closed as closed:
         if isinstance(closed, Interrupted) or not await _hibernates(caller, session):
             raise
-        await caller.check_room()
+        await caller.check_room(session.id)
         await caller.clew.open(session.id)
         request = await session.message(content, **options)
-    return await _answer_request(caller, session_id, request, wait)
+    return request
 
 
 async def _hibernates(caller: Caller, session: Session) -> bool:
@@ -415,7 +438,8 @@ async def read_request(
     """Read the state of a request, and its answer once there is one."""
     if wait == 0:
         return answer(caller, await _read_state(session_id, session, request_id))
-    return await _answer_request(caller, session_id, session.request(request_id), wait, running=200)
+    request = session.request(request_id)
+    return await _answer_request(caller, session_id, request, wait, running=200, checks_worker=True)
 
 
 @router.get("/{session_id}/requests/{request_id}/events")
@@ -450,9 +474,19 @@ async def _cancel(caller: Caller, session: Session, body: CancelInput) -> JSONRe
 
 
 async def _answer_request(
-    caller: Caller, session_id: str, request: SessionRequest, wait: int, *, running: int = 202
+    caller: Caller,
+    session_id: str,
+    request: SessionRequest,
+    wait: float,
+    *,
+    running: int = 202,
+    checks_worker: bool = False,
 ) -> JSONResponse:
-    """Wait for the outcome of a request, and answer with it, or with `running` after the time."""
+    """Wait for the outcome of a request, and answer with it, or with `running` after the time.
+
+    Raises:
+        WorkerUnavailable: With `checks_worker`, no worker polls the task queue: it may not run at all.
+    """
     outcome, text = None, None
     try:
         async with asyncio.timeout(wait):
@@ -462,6 +496,8 @@ async def _answer_request(
     except TimeoutError:
         outcome = None
     if outcome is None:
+        if checks_worker:
+            await caller.clew.check_worker()
         accepted = AcceptedRequest(session_id=session_id, request_id=request.request_id)
         return answer(caller, accepted, running)
     return answer(caller, RequestAnswer(**dict(outcome), session_id=session_id, answer=text))
@@ -619,7 +655,7 @@ async def read_context(
 
 @router.get("/{session_id}/window", response_model=Window)
 async def read_window(
-    caller: Authorized, session: Known, token_budget: PositiveInt = 4000, context_ref: Lane = None
+    caller: Authorized, session: Known, token_budget: int = 4000, context_ref: Lane = None
 ) -> JSONResponse:
     """Read the newest messages that fit a token budget."""
     return answer(caller, await session.window(token_budget, context_ref=context_ref))
@@ -650,7 +686,7 @@ async def modify_context(
     op_id = _choose_id(body.op_id, key, "op_id") or make_id()
     operation = make_input(ContextOperation, {**_dump(body), "op_id": op_id})
     if isinstance(operation.operation, Replace) and operation.operation.result_context:
-        caller.check_prompt(operation.operation.result_context.system_prompt)
+        caller.check_snapshot(operation.operation.result_context)
     return answer(caller, await session._handle.call("submit_context_operation", operation, OperationReceipt))
 
 
@@ -701,11 +737,8 @@ async def restore(
         raise TokenForeign("the checkpoint was made of a session of another tenant")
     if caller.add_tenant(source.config.get("metadata")) != {**(source.config.get("metadata") or {})}:
         raise TokenForeign("the checkpoint was made of a session without the metadata of this tenant")
-    if source.config.get("agent") is not None:
-        caller.check_config({"agent": source.config["agent"]})
-    elif source.config.get("model") is not None:
-        caller.check_models(source.config["model"])
-    session_id = body.session_id or _derive_id("r", key, body.token)
+    caller.check_copy(source.config)
+    session_id = body.session_id or _derive_id("r", key)
     scoped = caller.scope_new(session_id)
     await caller.check_room(scoped)
     await caller.clew.restore(body.token, scoped)
@@ -764,11 +797,14 @@ async def _send_events(caller: Caller, events: AsyncGenerator[SessionEvent, None
     async with aclosing(events):
         async for event in events:
             cursor = None if event.cursor is None else str(event.cursor)
-            yield make_json_event(unscope_ids(caller, event.as_dict()), id=cursor)
+            yield make_json_event(show(caller, event.as_dict()), id=cursor)
 
 
 @router.get("/{session_id}/report", response_class=HTMLResponse)
 async def make_report_page(
+    request: Request,
+    caller: Authorized,
+    *,
     session_id: SessionName,
     session: Known,
     from_seq: NonNegativeInt | None = None,
@@ -776,8 +812,9 @@ async def make_report_page(
     with_texts: bool = True,
 ) -> Response:
     """Make a page about the session: what was said, what each model call saw, and what it cost."""
-    async with _reports:
-        entries = await session.entries()
+    shares: Shares = request.app.state.reports
+    async with shares.hold(caller.key.hash):
+        entries = [caller.reader.show_entry(entry) for entry in await session.entries()]
         made = await asyncio.to_thread(
             make_report,
             entries,

@@ -22,7 +22,7 @@ from fastapi import Request
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from clew.serve.problems import DRAIN_MESSAGE, Draining, Internal, find_tenant, make_body
+from clew.serve.problems import DRAIN_MESSAGE, Draining, Internal, find_reader, make_body
 from clew_workflows.contract.errors import ClewError
 
 HEARTBEAT_SECONDS = 15.0
@@ -131,7 +131,7 @@ async def stream_events(
     """
 
     def encode(error: ClewError) -> SentEvent:
-        return SentEvent(json.dumps(make_body(error, tenant=find_tenant(request))), event="error")
+        return SentEvent(json.dumps(make_body(error, find_reader(request))), event="error")
 
     drain: Drain = request.app.state.drain
     reading = _Reading(events, drain)

@@ -16,6 +16,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from temporalio.client import Interceptor
 from temporalio.contrib.opentelemetry import OpenTelemetryInterceptor
 
+from clew.serve.gate import is_probe
+
 _PROPAGATOR = TraceContextTextMapPropagator()
 _FAILED = 500
 
@@ -41,7 +43,7 @@ class Spans:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request within its span, which continues the trace of its caller."""
-        if scope["type"] != "http" or scope["path"].startswith("/health/"):
+        if scope["type"] != "http" or is_probe(scope["path"]):
             await self._inner(scope, receive, send)
             return
         method: str = scope["method"]

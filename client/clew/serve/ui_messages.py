@@ -25,6 +25,7 @@ from clew.session.events import (
     Restarted,
     Retrying,
     SessionEvent,
+    SubagentWaiting,
     TextAdded,
     ThinkingAdded,
     ToolProgressed,
@@ -44,6 +45,19 @@ _ANSWERED = ("output-available", "output-error", "output-denied")
 """The states of a tool call that has its result."""
 _DECIDED = ("approval-responded", *_ANSWERED)
 """The states of a tool call that waits for no decision."""
+
+
+_UNSENT = ("data-", "tool-", "dynamic-tool", "reasoning", "source-", "step-start", "custom")
+"""What the types of the parts of a user's message begin with that no model reads."""
+_FINISH_REASONS: Mapping[str, str] = {
+    "final_answer": "stop",
+    "length": "length",
+    "max_output_tokens": "length",
+    "refusal": "content-filter",
+    "content_filter": "content-filter",
+    "content_refused": "content-filter",
+}
+"""The AI SDK's words for how a reply, or a request, has ended. Others are `other`."""
 
 
 # Messages that a client sends.
@@ -125,15 +139,19 @@ _calls: TypeAdapter[list[UiCall]] = TypeAdapter(list[UiCall])
 def read_message(message: UiMessage) -> AnyContent:
     """Read the content of a user's message. Bytes in it are stored when it is sent to the session.
 
+    A page's own data, and what only an assistant's message means, is not sent to the model: the AI SDK does the same.
+
     Raises:
-        InvalidInput: A part is neither a text nor a file, or its bytes are damaged.
+        InvalidInput: A text or a file is not valid, its bytes are damaged, or there is no such part.
         TooLarge: A file has more bytes than a blob may have.
         UnsupportedContent: A file that is no image is at an address, from where nothing is fetched.
     """
-    return read_content([_read_part(number, part) for number, part in enumerate(message.parts)])
+    parts = ((number, _read_part(number, part)) for number, part in enumerate(message.parts))
+    sent = [(number, part) for number, part in parts if part is not None]
+    return read_content([part for _, part in sent], "parts", [number for number, _ in sent])
 
 
-def _read_part(number: int, part: Mapping[str, Any]) -> ContentPart:
+def _read_part(number: int, part: Mapping[str, Any]) -> ContentPart | None:
     match part:
         case {"type": "text", "text": str(text)}:
             return TextPart(text=text)
@@ -146,7 +164,11 @@ def _read_part(number: int, part: Mapping[str, Any]) -> ContentPart:
                 case "audio":
                     return AudioPart(source=source, metadata=metadata)
             return DocumentPart(source=source, metadata=metadata)
-    raise InvalidInput(f"parts.{number}: a user's message has parts of the types text and file")
+        case {"type": str(kind)} if kind.startswith(_UNSENT):
+            return None
+    raise InvalidInput(
+        f"parts.{number}: a user's message has texts, files with `url` and `mediaType`, and parts `data-…`"
+    )
 
 
 # Chunks: the events of a request as the AI SDK reads them.
@@ -198,6 +220,7 @@ class ReplyChunks:
         # The client has everything up to the reply with its last call.
         self._last_known = calls[-1].tool_call_id if calls else None
         self._step: _Step | None = None
+        self._stop_reason: str | None = None
 
     def start(self) -> Chunk:
         """Make the first chunk."""
@@ -221,6 +244,15 @@ class ReplyChunks:
             case Retrying():
                 data = {"attempt": event.attempt, "error": event.error}
                 yield {"type": "data-retrying", "data": data, "transient": True}
+            case SubagentWaiting():
+                call: dict[str, Any] = {
+                    "sessionId": event.session_id,
+                    "needs": event.needs,
+                    "toolCallId": event.tool_call_id,
+                    "toolName": event.name,
+                    "input": event.arguments,
+                }
+                yield {"type": "data-subagent-waiting", "data": call, "transient": True}
             case ApprovalRequired():
                 yield from self._request_approval(event.tool_call_id)
             case EntryCommitted(entry=entry):
@@ -278,6 +310,7 @@ class ReplyChunks:
 
     def _take_reply(self, call_id: str, reply: payloads.AssistantMessage) -> Iterator[Chunk]:
         texts = {"reasoning": reply.thinking or "", "text": reply.text}
+        self._stop_reason = reply.recipe.stop_reason if reply.recipe else None
         step = yield from self._enter(call_id)
         if any(not text.startswith(step.texts.get(kind, "")) for kind, text in texts.items()):
             yield from self._reset(call_id)
@@ -332,9 +365,12 @@ class ReplyChunks:
             "outputTokens": outcome.usage.output_tokens,
             "totalTokens": outcome.usage.input_tokens + outcome.usage.output_tokens,
         }
-        reason = "stop" if outcome.termination_reason == "final_answer" else "other"
-        if outcome.status == "failed":
-            reason = "error"
+        reason = _FINISH_REASONS.get(outcome.termination_reason, "other")
+        if outcome.status == "completed":
+            # A reply that ends with the request may be cut all the same.
+            reason = _FINISH_REASONS.get(self._stop_reason or "", reason)
+        elif outcome.status == "failed":
+            reason = "content-filter" if outcome.termination_reason == "content_refused" else "error"
             text = outcome.error.message if outcome.error else outcome.termination_reason
             yield {"type": "error", "errorText": text}
         if outcome.status == "cancelled":

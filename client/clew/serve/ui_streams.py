@@ -6,12 +6,12 @@ A client's chat is a session of its tenant: `POST /v1/ui/chat` is the `api` of t
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal
 
-from ag_ui.core import BaseEvent, RunAgentInput, RunErrorEvent, UserMessage
+from ag_ui.core import BaseEvent, CustomEvent, RunAgentInput, RunErrorEvent, UserMessage
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -19,26 +19,25 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from clew.ag_ui import run_agent
 from clew.ag_ui.parts import BlobUrl
 from clew.serve.access import Authorized, Caller
+from clew.serve.answers import show
 from clew.serve.bodies import read_body
-from clew.serve.problems import InvalidParameter, hide_tenant, make_body
+from clew.serve.problems import InvalidParameter, make_body
 from clew.serve.streams import SentEvent, stream_events
 from clew.serve.ui_messages import ReplyChunks, UiMessage, convert_thread, read_message
+from clew.serve.worker_watch import WatchedRoute
 from clew.session import Session
-from clew.session.events import (
-    ApprovalRequired,
-    EntryCommitted,
-    ResultRequired,
-    StatusChanged,
-)
+from clew.session.events import EntryCommitted, OpenCalls
 from clew.session.options import SessionOptions
 from clew.session.request import Request as SessionRequest
 from clew_workflows.contract import ExternalToolSpec, SessionStatus
 from clew_workflows.contract.config import ExternalTools
 from clew_workflows.contract.content import Blob
-from clew_workflows.contract.errors import AlreadyAnswered, AlreadyResolved, ClewError
+from clew_workflows.contract.errors import AlreadyAnswered, AlreadyResolved, ClewError, NotFound
+from clew_workflows.contract.invalid import list_problems
 from clew_workflows.contract.names import AgentName, ModelName
+from clew_workflows.contract.payloads import RunPayload
 
-router = APIRouter(tags=["user interfaces"])
+router = APIRouter(tags=["user interfaces"], route_class=WatchedRoute)
 
 UI_HEADERS: Mapping[str, str] = {"x-vercel-ai-ui-message-stream": "v1"}
 """What tells the version of the AI SDK's protocol."""
@@ -67,7 +66,7 @@ class ChatRequest(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     id: str
-    messages: list[UiMessage] = Field(min_length=1, max_length=100_000)
+    messages: list[UiMessage] = Field(min_length=1)
     trigger: Literal["submit-message", "regenerate-message"] = "submit-message"
     message_id: str | None = Field(default=None, alias="messageId")
     agent: AgentName | None = None
@@ -106,7 +105,11 @@ async def resume_chat(request: Request, caller: Authorized, chat_id: str) -> Res
     204: there is none. A page reads the messages before it asks for the stream, and a request may end between.
     """
     session = caller.session(chat_id)
-    status = await session.status()
+    try:
+        status = await session.status()
+    except NotFound:
+        # The page of a chat that is new asks before its first message.
+        return Response(status_code=204)
     request_id = status.request_id or await _find_ended_request(session, status.rev)
     if request_id is None:
         return Response(status_code=204)
@@ -163,7 +166,9 @@ async def _answer_calls(session: Session, message: UiMessage, by: str) -> str | 
             # A repeated message finds that it was done.
             with suppress(AlreadyResolved):
                 await decide(call.tool_call_id, reason=call.approval.reason, by=by)
-    waiting = {call.tool_call_id for call in _list_own_calls(await session.status())}
+    status = await session.status()
+    names = _list_own_tools(status)
+    waiting = {call.tool_call_id for call in status.pending_external_calls if call.name in names}
     for call in calls:
         if call.tool_call_id in waiting and call.state in ("output-available", "output-error"):
             failed = call.state == "output-error"
@@ -171,68 +176,73 @@ async def _answer_calls(session: Session, message: UiMessage, by: str) -> str | 
                 await session.submit_tool_result(
                     call.tool_call_id, call.error or "" if failed else call.output, is_error=failed, by=by
                 )
-    for call in calls[-1:]:
-        async for entry in session.read(tool_call_id=call.tool_call_id):
+    return await _find_request(session, [call.tool_call_id for call in calls], status)
+
+
+async def _find_request(session: Session, tool_call_ids: Sequence[str], status: SessionStatus) -> str | None:
+    """Find the request of a reply's tool calls, as it is before and after some of them have results.
+
+    A call that waits has no entry of its own. None: no call waits, and none has an entry.
+    """
+    pending = {call.tool_call_id for call in (*status.pending_approvals, *status.pending_external_calls)}
+    if not pending.isdisjoint(tool_call_ids):
+        return status.request_id
+    for tool_call_id in reversed(tool_call_ids):
+        async for entry in session.read(tool_call_id=tool_call_id):
             return entry.refs.get("request_id")
     return None
 
 
-def _list_own_calls(status: SessionStatus) -> list[Any]:
-    """List the calls that wait for a tool of the caller's own."""
-    names = {tool["name"] for tool in status.config.get("external_tools", ())}
-    return [call for call in status.pending_external_calls if call.name in names]
+def _list_own_tools(status: SessionStatus) -> frozenset[str]:
+    """List the names of the tools that the client runs itself."""
+    return frozenset(tool["name"] for tool in status.config.get("external_tools", ()))
 
 
 async def _stream_chat(
     request: Request, caller: Caller, session: Session, followed: SessionRequest | None, chunks: ReplyChunks
 ) -> StreamingResponse:
     async def make() -> AsyncGenerator[SentEvent, None]:
-        async with aclosing(_follow(session, followed, chunks)) as following:
+        async with aclosing(_follow(caller, session, followed, chunks)) as following:
             async for chunk in following:
                 yield SentEvent(json.dumps(chunk, ensure_ascii=False, separators=(",", ":")))
         yield DONE
 
     def encode_error(error: ClewError) -> SentEvent:
-        text = make_body(error, tenant=caller.tenant)["error"]["message"]
+        text = make_body(error, caller.reader)["error"]["message"]
         return SentEvent(json.dumps({"type": "error", "errorText": text}))
 
     return await stream_events(request, make(), encode_error=encode_error, resumes=False, headers=UI_HEADERS)
 
 
 async def _follow(
-    session: Session, followed: SessionRequest | None, chunks: ReplyChunks
+    caller: Caller, session: Session, followed: SessionRequest | None, chunks: ReplyChunks
 ) -> AsyncGenerator[dict[str, Any], None]:
     """Make the chunks of a message until its request has an outcome, or waits for the client."""
     yield chunks.start()
-    somebody_is_wanted = False
     if followed is not None:
+        calls = OpenCalls()
         async with aclosing(followed.events()) as events:
             async for event in events:
-                for chunk in chunks.take(event):
-                    yield chunk
-                if isinstance(event, EntryCommitted) and event.entry.kind == "run":
+                calls.take(event)
+                ended = event.entry.body if isinstance(event, EntryCommitted) and event.entry.kind == "run" else None
+                if isinstance(ended, RunPayload) and ended.error is not None:
+                    await caller.forget_unresolved(session, ended.error.type)
+                for chunk in chunks.take(caller.reader.show_event(event)):
+                    # Pages of AI SDK 6 do not know it, and fail. What follows a decision tells it, too.
+                    if chunk["type"] != "tool-approval-response":
+                        yield chunk
+                if ended is not None:
                     return
-                somebody_is_wanted |= isinstance(event, ApprovalRequired | ResultRequired)
-                # The result of another call may be the last that the client lacks.
-                may_wait = isinstance(event, ApprovalRequired | ResultRequired | StatusChanged | EntryCommitted)
-                if (
-                    somebody_is_wanted
-                    and may_wait
-                    and await _waits_for_client(session, followed.request_id, chunks.open_calls)
-                ):
+                # A page sends nothing before each call of the reply has a result, or waits for the page.
+                if calls.all_wait and _are_own(calls, status := await session.status()) and calls.still_wait(status):
                     break
     for chunk in chunks.finish():
         yield chunk
 
 
-async def _waits_for_client(session: Session, request_id: str, open_calls: set[str]) -> bool:
-    """Whether a request waits for a decision, or for a tool of the client's, and for nothing else but others."""
-    if not open_calls:
-        return False
-    status = await session.status()
-    own = {call.tool_call_id for call in (*status.pending_approvals, *_list_own_calls(status))}
-    others = {call.tool_call_id for call in status.pending_external_calls}
-    return status.request_id == request_id and bool(own & open_calls) and open_calls <= own | others
+def _are_own(calls: OpenCalls, status: SessionStatus) -> bool:
+    """Whether the results that calls wait for are those of the client's own tools: it answers them."""
+    return {call.name for call in calls.results} <= _list_own_tools(status)
 
 
 # AG-UI.
@@ -264,11 +274,13 @@ async def _run(request: Request, caller: Caller, run: RunAgentInput, agent: str 
         served = run_agent(session, run, frontend_tools=names, by=caller.key.name, blob_url=blob_url)
         async with aclosing(served) as events:
             async for event in events:
+                if isinstance(event, RunErrorEvent):
+                    await caller.forget_unresolved(session, event.code)
                 yield _encode_run_event(event, caller)
 
     def encode_error(error: ClewError) -> SentEvent:
-        told = make_body(error, tenant=caller.tenant)["error"]
-        return _encode_run_event(RunErrorEvent(message=told["message"], code=told["code"]), caller)
+        told = make_body(error, caller.reader)["error"]
+        return _encode(RunErrorEvent(message=told["message"], code=told["code"]))
 
     return await stream_events(request, make(), encode_error=encode_error, resumes=False)
 
@@ -276,7 +288,13 @@ async def _run(request: Request, caller: Caller, run: RunAgentInput, agent: str 
 def _encode_run_event(event: BaseEvent, caller: Caller) -> SentEvent:
     if isinstance(event, RunErrorEvent):
         # A message of the session names it as Temporal does.
-        event = event.model_copy(update={"message": hide_tenant(event.message, caller.prefix)})
+        event = event.model_copy(update={"message": caller.reader.tell(event.code or "internal", event.message)})
+    elif isinstance(event, CustomEvent):
+        event = event.model_copy(update={"value": show(caller, event.value)})
+    return _encode(event)
+
+
+def _encode(event: BaseEvent) -> SentEvent:
     return SentEvent(event.model_dump_json(by_alias=True, exclude_none=True))
 
 
@@ -295,4 +313,6 @@ def _read_tools(run: RunAgentInput) -> tuple[ExternalToolSpec, ...]:
     try:
         return _specs.validate_python(specs, strict=False)
     except ValidationError as error:
-        raise InvalidParameter(f"tools: {error.errors()[0]['msg']}", param="tools") from None
+        problem = list_problems(error, ExternalToolSpec)[0]
+        words = f"tools.{problem}" if problem.path else f"tools: {problem}"
+        raise InvalidParameter(words, param=".".join(("tools", *map(str, problem.path)))) from None

@@ -35,7 +35,7 @@ from clew_workflows.contract import (
     PutBlobInput,
     StartUploadInput,
 )
-from clew_workflows.contract.content import MAX_BLOB_BYTES, Blob, Content, Part, get_blob, list_media
+from clew_workflows.contract.content import MAX_BLOB_BYTES, MAX_PARTS, Blob, Content, Part, get_blob, list_media
 from clew_workflows.contract.errors import (
     ArchiveDamaged,
     ArchiveUnavailable,
@@ -63,6 +63,16 @@ UPLOAD_TIMEOUT = 60.0
 
 BlobSource = bytes | str | PathLike[str] | AsyncIterable[bytes]
 """The bytes of a blob: themselves, the path of their file, or a stream of pieces."""
+
+
+def check_parts(content: Any) -> None:
+    """Check that a content has no more parts than a session takes, before anything is made of them.
+
+    Raises:
+        InvalidInput: It has.
+    """
+    if isinstance(content, Sequence) and not isinstance(content, str) and len(content) > MAX_PARTS:
+        raise InvalidInput(f"content: it has {len(content)} parts, at most {MAX_PARTS} are taken")
 
 
 class SessionBlobs:
@@ -147,6 +157,7 @@ class SessionBlobs:
         if isinstance(content, str):
             return content
         parts: Sequence[ContentPart] = [content] if isinstance(content, Media | Mapping) else content
+        check_parts(parts)
         return list(await asyncio.gather(*map(self._make_part, parts)))
 
     async def _make_part(self, part: ContentPart) -> Part:
@@ -158,12 +169,13 @@ class SessionBlobs:
             raise InvalidInput(
                 f"content: a part is a text, an Image, an Audio, a File or a part as JSON, not {type(part).__name__}"
             )
+        detail: Any = {"detail": part.detail} if isinstance(part, Image) and part.detail else {}
         if isinstance(part, Image) and part.url is not None:
-            return {"type": "image", "url": part.url}
+            return cast("Part", {"type": "image", "url": part.url, **detail})
         blob = part.blob or await self._put_bytes(
             await asyncio.to_thread(part.read, MAX_BLOB_BYTES), part.media_type, part.name
         )
-        made: Any = {"type": part.kind, "blob": blob}
+        made: Any = {"type": part.kind, "blob": blob, **detail}
         return cast("Part", made)
 
     async def _put_bytes(

@@ -10,10 +10,10 @@ import time
 import uuid
 from base64 import urlsafe_b64decode
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Unpack
 
-from pydantic import TypeAdapter, ValidationError
 from temporalio.api.enums.v1 import TaskQueueType
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
@@ -22,7 +22,7 @@ from temporalio.common import Priority, WorkflowIDConflictPolicy, WorkflowIDReus
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.converter import DataConverter
 from temporalio.envconfig import ClientConfig
-from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.exceptions import TemporalError, WorkflowAlreadyStartedError
 from temporalio.runtime import (
     LogForwardingConfig,
     LoggingConfig,
@@ -41,6 +41,7 @@ from clew.session.reading import read_status, read_thread
 from clew.session.session import Session
 from clew.session.transport import INTERRUPTED, dump_input, make_input, make_interrupted, translate_error
 from clew_workflows.contract import (
+    AGENTS_WORKFLOW,
     DELETE_WORKFLOW,
     RESTORE_WORKFLOW,
     TASK_QUEUE,
@@ -49,10 +50,10 @@ from clew_workflows.contract import (
     ReadThreadInput,
     RestoreInput,
     SessionConfig,
-    SessionId,
 )
 from clew_workflows.contract.config import find_fairness_key, make_start_arguments
 from clew_workflows.contract.errors import (
+    ClewError,
     Closed,
     Interrupted,
     InvalidInput,
@@ -62,6 +63,8 @@ from clew_workflows.contract.errors import (
     TokenMalformed,
     WorkerUnavailable,
 )
+from clew_workflows.contract.lists import AgentsList, AgentSummary, ListAgentsInput
+from clew_workflows.contract.names import DELETED_WORKFLOW, MODEL_NAME, SESSION_ID
 from clew_workflows.contract.outputs import DeleteReceipt
 from clew_workflows.contract.payloads import ConfigPayload
 from clew_workflows.encryption import Encryption
@@ -76,11 +79,12 @@ PAYLOAD_LIMITS = PayloadLimitsConfig(payloads_warn_size=1_500_000)
 """Sizes from which the SDK writes a warning to standard error. A chunk of a blob is smaller."""
 POLLER_SECONDS = 75
 """Seconds since its last poll after which a worker counts as stopped. A poll lasts at most 60 seconds."""
+PROVIDERS_SECONDS = 5.0
+"""Seconds within which a worker tells its providers, for the words of a refusal."""
 COMPARISON_SECONDS = 2.0
 """Seconds within which an existing session must answer what its configuration is."""
 
 log = logging.getLogger("clew")
-_session_id: TypeAdapter[str] = TypeAdapter(SessionId)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +214,10 @@ class Clew(SessionLists):
             except (Closed, NotFound):
                 # It has ended, and Temporal may have deleted its workflow: its archive has the configuration.
                 known = await self._read_archived_model(session_id)
-        start = make_input(SessionConfig, known | fields)
+        try:
+            start = make_input(SessionConfig, known | fields)
+        except InvalidInput as error:
+            raise InvalidInput(await self.explain_model(str(error))) from None
         requested = {name: value for name, value in dump_input(start).items() if name in fields}
         if status and not status.closed:
             ignored = find_ignored(session_id, requested, status.config)
@@ -297,7 +304,7 @@ class Clew(SessionLists):
 
         Raises:
             CheckpointUnavailable: The workers have no key for checkpoints.
-            InvalidInput: There is another session with that id already.
+            RequestReused: There is another session with that id already.
             TokenExpired: The checkpoint has expired.
             TokenForeign: It was made in another Temporal namespace.
             TokenKey: The workers do not have the key that it was signed with.
@@ -332,6 +339,33 @@ class Clew(SessionLists):
             return CheckpointSource(validate_session_id(payload["session_id"]), dump_input(config))
         except (InvalidInput, LookupError, TypeError, ValueError, RecursionError):
             raise TokenMalformed("this is not a checkpoint's token, or it is not complete") from None
+
+    async def list_agents(self) -> tuple[AgentSummary, ...]:
+        """List the agents that sessions can be opened with, by their names.
+
+        Raises:
+            WorkerUnavailable: No worker answers.
+        """
+        return (await self._read_agents()).agents
+
+    async def _read_agents(self) -> AgentsList:
+        query = ListAgentsInput()
+        answer = await run_service(
+            self.temporal, self.task_queue, AGENTS_WORKFLOW, query, "agents", keeps_history=False
+        )
+        return AgentsList.model_validate(answer)
+
+    async def explain_model(self, reason: str) -> str:
+        """Add to a reason that refuses a model without a provider which providers the workers have."""
+        if MODEL_NAME.words not in reason:
+            return reason
+        # The reason stands also where no worker answers.
+        with suppress(ClewError, TemporalError, TimeoutError):
+            async with asyncio.timeout(PROVIDERS_SECONDS):
+                providers = (await self._read_agents()).providers
+            named = f"{MODEL_NAME.words}; this worker has {', '.join(providers or ()) or 'no provider'}"
+            return reason.replace(MODEL_NAME.words, named)
+        return reason
 
     async def check_worker(self) -> None:
         """Check that a worker polls the task queue.
@@ -396,10 +430,10 @@ def validate_session_id(session_id: str) -> str:
     Raises:
         InvalidInput: The text is not a session id.
     """
-    try:
-        return _session_id.validate_python(session_id)
-    except ValidationError:
-        raise InvalidInput("a session id has 1 to 200 characters of letters, digits, '.', '_', ':' and '-'") from None
+    given: object = session_id
+    if not isinstance(given, str) or not SESSION_ID.matches(given):
+        raise InvalidInput(SESSION_ID.words)
+    return session_id
 
 
 def _select_model(config: Mapping[str, Any], model: str) -> dict[str, Any]:
@@ -416,10 +450,13 @@ async def start_session(
     config: SessionConfig,
     task_queue: str,
     reuse: WorkflowIDReusePolicy = WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+    *,
+    after: str = "",
 ) -> bool:
     """Start a session. One that has an archive continues from it, with the archived configuration.
 
-    Concurrent starts with the same id start one session. `reuse` says whether an ended session may be started again.
+    Concurrent starts with the same id start one session. `reuse` says whether an ended session may be started again,
+    and `after` names its newest workflow run, which its archive must reach to; empty: the archive is right as it is.
 
     Returns:
         Whether this call has started a workflow. If not, the session was running already.
@@ -428,7 +465,7 @@ async def start_session(
         WorkflowAlreadyStartedError: A session of this id has ended, and `reuse` is `REJECT_DUPLICATE`.
         RPCError: The server refused the call or did not answer.
     """
-    start = make_start_arguments(session_id, config)
+    start = make_start_arguments(session_id, config, after)
     handle = await client.start_workflow(
         start.workflow,
         start.argument,
@@ -455,9 +492,11 @@ async def start_or_resume(client: Client, session_id: str, config: SessionConfig
             return await start_session(client, session_id, config, task_queue, WorkflowIDReusePolicy.REJECT_DUPLICATE)
         except WorkflowAlreadyStartedError:
             ended = await client.get_workflow_handle(session_id).describe()
+            if ended.workflow_type == DELETED_WORKFLOW:
+                return await start_session(client, session_id, config, task_queue)
             if ended.status in INTERRUPTED:
                 raise make_interrupted(session_id) from None
-            await start_session(client, session_id, config, task_queue)
+            await start_session(client, session_id, config, task_queue, after=ended.run_id)
             return False
     except RPCError as error:
         raise translate_error(error, session_id) from error

@@ -287,7 +287,7 @@ class SessionHandle:
             self.lacks_blobs = True
             raise
 
-    async def _describe_end(self, ended: Closed) -> Closed:
+    async def _describe_end(self, ended: Closed) -> Refusal:
         try:
             described = await self.workflow.describe()
             if described.status in INTERRUPTED:
@@ -295,6 +295,8 @@ class SessionHandle:
             if described.status == WorkflowExecutionStatus.RUNNING:
                 return ended
             status = (await self.query("status", seconds=EXPLAIN_SECONDS))["status"]
+        except NotFound as absent:
+            return absent
         except (ClewError, RPCError):
             return ended
         return self._make_ended(status)

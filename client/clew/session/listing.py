@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, get_args
 
@@ -22,11 +22,13 @@ from clew_workflows.contract.lists import (
     cut_keyword,
     split_tags,
 )
-from clew_workflows.contract.names import LIST_WORKFLOW, WORKFLOW_TYPE
+from clew_workflows.contract.names import DELETED_WORKFLOW, LIST_WORKFLOW, WORKFLOW_TYPE
 
 Since = datetime | timedelta | str
 Summaries = AsyncGenerator[SessionSummary, None]
 _ARCHIVED: tuple[ListedStatus, ...] = ("hibernated", "closed")
+ENDED_AT_ONCE = 100
+"""Sessions that have ended of which one call to the server finds those that were deleted."""
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
@@ -136,7 +138,7 @@ class _Listing:
         query = " AND ".join([f'WorkflowType = "{WORKFLOW_TYPE}"', *conditions, *self._make_conditions(with_status)])
         prefix = self._filters.prefix or ""
         try:
-            async for execution in self._client.list_workflows(query):
+            async for execution in self._leave_out_deleted(self._client.list_workflows(query)):
                 # Some of Temporal's databases do not tell the case of a prefix.
                 if not execution.id.startswith(prefix):
                     continue
@@ -145,6 +147,37 @@ class _Listing:
                     yield await _summarize(execution)
         except RPCError as error:
             raise self._translate(error) from error
+
+    async def _leave_out_deleted(
+        self, executions: AsyncIterator[WorkflowExecution]
+    ) -> AsyncGenerator[WorkflowExecution, None]:
+        """Leave out sessions that were deleted, whose histories the server deletes later. None of them runs."""
+        ended: list[WorkflowExecution] = []
+        async for execution in executions:
+            if execution.status == WorkflowExecutionStatus.RUNNING:
+                yield execution
+                continue
+            ended.append(execution)
+            if len(ended) == ENDED_AT_ONCE:
+                for other in await self._select_present(ended):
+                    yield other
+                ended.clear()
+        for execution in await self._select_present(ended):
+            yield execution
+
+    async def _select_present(self, ended: list[WorkflowExecution]) -> list[WorkflowExecution]:
+        if not ended:
+            return []
+        ids = ", ".join(sorted({_quote(execution.id) for execution in ended}))
+        query = f'WorkflowType = "{DELETED_WORKFLOW}" AND WorkflowId IN ({ids})'
+        deleted: dict[str, datetime] = {}
+        async for execution in self._client.list_workflows(query):
+            deleted[execution.id] = max(execution.start_time, deleted.get(execution.id, execution.start_time))
+        return [
+            execution
+            for execution in ended
+            if execution.id not in deleted or execution.start_time > deleted[execution.id]
+        ]
 
     def _make_conditions(self, with_status: bool) -> list[str]:
         filters = self._filters

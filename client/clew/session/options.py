@@ -9,6 +9,7 @@ from clew.agents import Agent
 from clew.tools import ExternalTool, ToolDefinition
 from clew_workflows.contract import ApprovalScope, ContextPolicy, Limits, ModelOptions, OnBusy
 from clew_workflows.contract.config import ExternalToolSpec, ProviderTool, Steering
+from clew_workflows.contract.messages import Message
 from clew_workflows.contract.webhooks import Webhook
 
 
@@ -23,10 +24,14 @@ class MessageOptions(TypedDict, total=False):
         model: Model of this request, as `provider:name`.
         fallbacks: Models that this request tries while its model has an outage, instead of the session's.
         model_options: Fields that override the session's model options for this request.
+        shortens_only: Whether `max_output_tokens` may make replies shorter than the session's, and not longer.
         max_iterations: Largest number of model calls.
         timeout_seconds: Seconds after which the request fails.
         output_schema: JSON Schema that the answer must meet.
         tools: The session's tools that this request may use, or their names.
+        external_tools: Tools of the caller's own for this request, instead of the session's `external_tools`.
+        replies: What was answered to the content elsewhere: messages of the roles `assistant` and `tool`, each tool
+            result right after its call (`SnapshotMessage`). The run goes on behind them.
         metadata: Strings that are stored with the request's entries.
         refs: Refs of your own. The message's entry and transcripts have them; no model reads them.
     """
@@ -37,10 +42,13 @@ class MessageOptions(TypedDict, total=False):
     model: str | None
     fallbacks: Sequence[str] | None
     model_options: ModelOptions | Mapping[str, Any] | None
+    shortens_only: bool | None
     max_iterations: int | None
     timeout_seconds: int | None
     output_schema: Mapping[str, Any] | None
     tools: Sequence[str | ToolDefinition] | None
+    external_tools: Sequence[ExternalTool | ExternalToolSpec | Mapping[str, Any]] | None
+    replies: Sequence[Message | Mapping[str, Any]] | None
     metadata: Mapping[str, str] | None
     refs: Mapping[str, str] | None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, Unpack
@@ -33,10 +33,10 @@ from clew_workflows.contract import (
 )
 from clew_workflows.contract.errors import Archived, Closed, Interrupted, NotFound
 from clew_workflows.contract.outputs import PendingCall
-from clew_workflows.contract.payloads import ConfigPayload, OperationPayload
+from clew_workflows.contract.payloads import OperationPayload
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.thread.context.archived import load_thread
-from clew_workflows.thread.context.contexts import build_window, make_window_policy
+from clew_workflows.thread.context.contexts import build_window, find_system_message, make_window_policy
 from clew_workflows.thread.entries import DEFAULT_LANE, Entry
 from clew_workflows.thread.source import LivePage, read_forward
 
@@ -157,9 +157,9 @@ def read_entries(handle: SessionHandle, query: EntriesQuery) -> AsyncIterator[En
 
 async def read_transcript(handle: SessionHandle, query: TranscriptQuery) -> AsyncIterator[TranscriptMessage]:
     """Read a lane's messages in order, after the system prompt if the query includes it."""
-    if query.include_system and query.from_seq == 0:
-        for message in await _read_system_prompt(handle):
-            yield message
+    begins = query.include_system and query.from_seq == 0
+    if begins and (system := await _read_system_prompt(handle, query.context_ref)):
+        yield system
     query = query.model_copy(update={"include_system": False})
     if query.limit is not None:
         for message in await _read_newest_messages(handle, query, query.limit):
@@ -180,15 +180,16 @@ async def _read_pages(query: ContextQuery, read_page: Callable[[ContextQuery], A
             return Context.model_validate(first)
 
 
-async def _read_system_prompt(handle: SessionHandle) -> list[TranscriptMessage]:
-    """Read the system prompt in force, as a list of one message; an empty list without a prompt."""
+async def _read_system_prompt(handle: SessionHandle, context_ref: str | None) -> TranscriptMessage | None:
+    """Read the system prompt that a lane's contexts begin with; None: they have none."""
+    query = TranscriptQuery(include_system=True, limit=1, context_ref=context_ref)
     try:
-        page = await handle.query("transcript", TranscriptQuery(include_system=True, limit=1))
-    except (Closed, NotFound):
-        config = await read_newest_entry(handle, "config")
-        prompt = config.read(ConfigPayload).prompt if config else None
-        return [{"role": "system", "content": prompt, "seq": config.seq}] if config and prompt else []
-    return [message for message in page["messages"] if message["role"] == "system"]
+        page = await handle.query("transcript", query)
+    except (Archived, Closed, NotFound):
+        frozen = await freeze_thread(handle)
+        thread = await load_thread(frozen, context_ref, lambda policy: make_window_policy(policy, 1))
+        return find_system_message(thread, context_ref or thread.find_active_lane(thread.last_seq))
+    return next((message for message in page["messages"] if message["role"] == "system"), None)
 
 
 async def _read_newest_messages(handle: SessionHandle, query: TranscriptQuery, limit: int) -> list[TranscriptMessage]:
@@ -354,10 +355,15 @@ async def list_waiting_calls(handle: SessionHandle) -> Sequence[WaitingCall]:
         *(WaitingCall(status.session_id, "result", call) for call in status.pending_external_calls),
     ]
     working = [subagent.session_id for subagent in status.subagents if subagent.status == "working"]
+    return [*own, *await list_calls_of_subagents(handle, working)]
+
+
+async def list_calls_of_subagents(handle: SessionHandle, session_ids: Iterable[str]) -> Sequence[WaitingCall]:
+    """List the waiting calls of subagents of a session, and of their own. One that does not run has none."""
     children = await asyncio.gather(
-        *(_list_of_subagent(SessionHandle(handle.client, session_id, handle.task_queue)) for session_id in working)
+        *(_list_of_subagent(SessionHandle(handle.client, name, handle.task_queue)) for name in session_ids)
     )
-    return [*own, *(call for calls in children for call in calls)]
+    return [call for calls in children for call in calls]
 
 
 async def _list_of_subagent(handle: SessionHandle) -> Sequence[WaitingCall]:

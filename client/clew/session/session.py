@@ -34,6 +34,7 @@ from clew_workflows.contract import (
     HibernateInput,
     MessageInput,
     ReadThreadInput,
+    RunSettings,
     SubmitInput,
     SummarizeInput,
     ToolResultInput,
@@ -127,6 +128,7 @@ class Session(SessionReads):
 
         Raises:
             Refusal: The session refused the message. Nothing has changed.
+            RequestReused: Another message was accepted under the `request_id` before.
             pydantic.PydanticUserError: Pydantic makes no JSON Schema of the type.
         """
         return await self._send_message(content, options, answer, awaits_answer=False)
@@ -228,8 +230,12 @@ class Session(SessionReads):
     ) -> OperationReceipt:
         """Have a model summarize a lane, and replace the messages up to `to_seq` by the summary. `expand` undoes it.
 
-        The receipt is `deferred`: the summary is written afterwards. A failure is recorded as an `error` entry.
-        Pinned messages and the last turns stay.
+        Pinned messages and the last turns stay. An idle session answers when it is done. During a run the receipt is
+        `deferred`: the summary is written after it, and a failure is recorded as an `error` entry.
+
+        Raises:
+            NothingToSummarize: The session is idle, and the lane has no messages in this range.
+            Refusal: The model wrote no usable summary (`unusable_summary`), or its provider failed.
         """
         operation = {"type": "replace", "reason": "compaction", "base_seq": to_seq}
         return await _operate(self._handle, op_id, context_ref, operation)
@@ -270,8 +276,11 @@ class Session(SessionReads):
         arguments: Mapping[str, Any] | None = None,
         reason: str | None = None,
         by: str | None = None,
+        settings: RunSettings | Mapping[str, Any] | None = None,
     ) -> ApprovalReceipt:
         """Approve a waiting tool call. `arguments` replace those of the model.
+
+        The run goes on with the `settings`; None: with those that it has.
 
         Only the thread has the `reason` and `by`, the person that approves: no model reads them.
 
@@ -280,21 +289,39 @@ class Session(SessionReads):
             UnknownApproval: No such call waits for approval.
             InvalidInput: The arguments do not match the tool's schema.
         """
-        return await _resolve(self._handle, tool_call_id, "approve", reason=reason, by=by, arguments=arguments)
+        fields = {"reason": reason, "by": by, "arguments": arguments, "settings": settings}
+        return await _resolve(self._handle, tool_call_id, "approve", **fields)
 
-    async def deny(self, tool_call_id: str, *, reason: str | None = None, by: str | None = None) -> ApprovalReceipt:
+    async def deny(
+        self,
+        tool_call_id: str,
+        *,
+        reason: str | None = None,
+        by: str | None = None,
+        settings: RunSettings | Mapping[str, Any] | None = None,
+    ) -> ApprovalReceipt:
         """Deny a waiting tool call. The model reads the reason. `by` is a name or an id, for the thread alone.
+
+        The run goes on with the `settings`; None: with those that it has.
 
         Raises:
             AlreadyResolved: The call was approved or denied before.
             UnknownApproval: No such call waits for approval.
         """
-        return await _resolve(self._handle, tool_call_id, "deny", reason=reason, by=by)
+        return await _resolve(self._handle, tool_call_id, "deny", reason=reason, by=by, settings=settings)
 
     async def submit_tool_result(
-        self, tool_call_id: str, content: Any, *, is_error: bool = False, by: str | None = None
+        self,
+        tool_call_id: str,
+        content: Any,
+        *,
+        is_error: bool = False,
+        by: str | None = None,
+        settings: RunSettings | Mapping[str, Any] | None = None,
     ) -> ToolResultReceipt:
         """Answer a waiting call of an external tool. `content` is a text, or any other JSON value.
+
+        The run goes on with the `settings`, such as another choice of tools; None: with those that it has.
 
         `by` is the name or the id of the person or program that answers; only the thread has it.
 
@@ -309,6 +336,7 @@ class Session(SessionReads):
             "content": "null" if content is None else content,
             "is_error": is_error,
             "by": by,
+            "settings": settings,
         }
         return await self._handle.call("submit_tool_result", make_input(ToolResultInput, command), ToolResultReceipt)
 
@@ -449,8 +477,9 @@ class Session(SessionReads):
         requests in progress stay with this one. Repeating a fork with the same `session_id` gives the same session.
 
         Raises:
-            InvalidInput: There is no such entry, or another session has this id.
+            InvalidInput: There is no such entry.
             NotFound: There is no such session.
+            RequestReused: Another session has this id.
             WorkerUnavailable: The fork may be made in part. The error names the `session_id` and the `at_seq` with
                 which a repetition finishes it.
         """
@@ -494,7 +523,10 @@ class Session(SessionReads):
         # Without a `request_id` the Update's id names the request. A caller's id is never used as the Update's:
         # Temporal would answer a repeated message with the first one's refusal.
         update_id = make_id()
-        message = make_input(MessageInput, {**options, "content": await self._blobs.make_content(content)})
+        fields: dict[str, Any] = {**options, "content": await self._blobs.make_content(content)}
+        if replies := options.get("replies"):
+            fields["replies"] = [await self._store_media(reply) for reply in replies]
+        message = make_input(MessageInput, fields)
         update = await self._handle.send("message", message, update_id, awaits_answer=awaits_answer)
         return make_request(self._handle, options.get("request_id") or update_id, answer, update)
 

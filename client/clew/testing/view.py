@@ -20,7 +20,7 @@ from clew_workflows.contract.payloads import (
     UserMessage,
 )
 from clew_workflows.thread import Thread
-from clew_workflows.thread.context.contexts import find_output_schema, rebuild_context
+from clew_workflows.thread.context.contexts import find_own_settings, rebuild_context
 
 SHOWN_CHARACTERS = 500
 """Most characters of a text that the rendering of a thread shows."""
@@ -111,7 +111,7 @@ class ThreadView:
     def contexts_shown(self) -> list[list[Message]]:
         """The messages that each model call was shown, in order. They are projected from the thread once more."""
         return [
-            rebuild_context(self._thread, recipe, find_output_schema(self._thread, recipe)).messages
+            rebuild_context(self._thread, recipe, find_own_settings(self._thread, recipe)).messages
             for entry in self.entries
             if (recipe := entry.recipe)
         ]

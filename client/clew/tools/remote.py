@@ -15,6 +15,7 @@ from clew.tools.definition import (
     check_temporal_name,
     make_spec,
 )
+from clew_workflows.contract.invalid import describe_problems
 from clew_workflows.contract.messages import ToolSpec
 
 # External tools: a call waits until a program or a person sends its result to the session.
@@ -147,6 +148,5 @@ def make_tool(declaration: Mapping[str, Any]) -> RemoteTool | ExternalTool:
         fields = {"description": "", **_remote.validate_python({**declaration})}
         return remote_tool(**fields)
     except ValidationError as error:
-        problems = error.errors(include_url=False, include_context=False, include_input=False)[:3]
-        lines = (f"{'.'.join(map(str, problem['loc']))[:100]}: {problem['msg'][:200]}" for problem in problems)
-        raise TypeError(f"tool {name!r}: {'; '.join(lines)}") from None
+        kind = _External if "external" in declaration else _Remote
+        raise TypeError(f"tool {name!r}: {describe_problems(error, kind)}") from None

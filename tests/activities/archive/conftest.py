@@ -31,20 +31,28 @@ def s3_env(s3: str, monkeypatch: pytest.MonkeyPatch) -> str:
     return s3
 
 
-@pytest.fixture(params=["folder", "memory"])
+@pytest.fixture(params=["folder", "memory", "module"])
 def local_store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     """An empty store on this machine. Moto's threads trip over one another where one object has several writers."""
-    return Store.from_url((tmp_path / "a store").as_uri() if request.param == "folder" else "memory://")
+    return _open_store(request.param, tmp_path)
 
 
-@pytest.fixture(params=["folder", "s3", "memory"])
+def _open_store(kind: str, path: Path) -> Store:
+    match kind:
+        case "folder":
+            return Store.from_url((path / "a store").as_uri())
+        case "module":
+            return Store.from_url(f"module://tests.support.sqlite_store{path / 'objects.db'}")
+        case _:
+            return Store.from_url("memory://")
+
+
+@pytest.fixture(params=["folder", "s3", "memory", "module"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     """An empty store of each kind."""
     match request.param:
-        case "folder":
-            return Store.from_url((tmp_path / "a store").as_uri())
         case "s3":
             request.getfixturevalue("s3_env")
             return Store.from_url(f"s3://clew/{uuid.uuid4().hex}/a prefix")
-        case _:
-            return Store.from_url("memory://")
+        case kind:
+            return _open_store(kind, tmp_path)

@@ -249,6 +249,7 @@ asyncio.run(main(sys.argv[1], int(sys.argv[2])))
 """
 
 
+@pytest.mark.slow
 async def test_of_two_writers_of_one_head_one_is_refused(tmp_path: Path) -> None:
     """In one process or in several: each replacement builds on the one before it, so none is lost."""
     rounds = 15

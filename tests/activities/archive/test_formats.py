@@ -28,6 +28,7 @@ from clew_workflows.thread.entries import Entry
 from tests.support.archives import begin_archive, draw_threads, list_objects, make_entries, make_entry, read_thread
 
 
+@pytest.mark.slow
 @given(draw_threads())
 def test_a_segment_has_its_entries(entries: list[Entry]) -> None:
     """Entries are read as they were written: the order of members, and each digit of numbers."""

@@ -34,9 +34,7 @@ def count_recalls(archived: Thread, policy: ContextPolicy) -> tuple[int, Project
         How many answers that takes, and the context.
     """
     upto = archived.last_seq
-    held = make_archived_thread(
-        upto, archived.configs, {DEFAULT_LANE: ArchivedPart(upto, after=upto, no_user_after=upto)}
-    )
+    held = make_archived_thread(upto, archived.configs, {DEFAULT_LANE: ArchivedPart(upto, no_user_after=upto)})
     complete = make_archived_thread(upto, archived, {DEFAULT_LANE: ArchivedPart()})
     for answers in range(100):
         try:
@@ -56,6 +54,7 @@ def count_recalls(archived: Thread, policy: ContextPolicy) -> tuple[int, Project
     raise AssertionError("the context is never covered")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "window"),
     mark_slow_except(

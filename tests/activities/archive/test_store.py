@@ -6,6 +6,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import obstore
 import pytest
@@ -274,6 +275,20 @@ async def test_a_write_counts_when_the_bucket_shows_it(s3_env: str, monkeypatch:
         with pytest.raises(StoreUnavailable, match="does not show"):
             await store.replace("a", b"3", lambda _: True)
     assert await store.get("a") == b"2"
+
+
+async def test_a_write_counts_when_the_bucket_shows_a_later_one(s3_env: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another writer may read an object and replace it before its first writer has looked."""
+    store, put = Store.from_url(f"s3://clew/{uuid.uuid4().hex}"), obstore.put_async
+    await store.put("a", b"1")
+
+    async def go_on(objects: Any, path: str, data: bytes, **options: Any) -> None:
+        await put(objects, path, data, **options)
+        await put(objects, path, b"3")
+
+    monkeypatch.setattr(obstore, "put_async", go_on)
+    await store.replace("a", b"2", lambda present: present == b"1")
+    assert await store.get("a") == b"3"
 
 
 SENTINEL = b"a sentence that nobody else may read"

@@ -224,6 +224,8 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
         read_own_models({"CLEW_MODELS": str(tmp_path / "none.json")})
     with pytest.raises(InvalidInput, match=r"a:b\.window"):
         read_files(tmp_path, models={"a:b": {"window": 0}})
+    with pytest.raises(InvalidInput, match="CLEW_MODELS: 'a:b': unknown encoding 'gpt2'"):
+        read_files(tmp_path, models={"a:b": {"window": 1, "encoding": "gpt2"}})
 
 
 OFFLINE = """

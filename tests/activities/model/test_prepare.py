@@ -131,7 +131,7 @@ async def test_schemas_have_a_size() -> None:
     assert answer.tools == ()
 
 
-@pytest.mark.parametrize("fields", [{"execution": "execution-1"}, {"archived": True}])
+@pytest.mark.parametrize("fields", [{"execution": "execution-1", "after": ""}, {"archived": True}])
 async def test_a_session_with_tools_and_an_archive_can_read_large_results(fields: dict[str, Any]) -> None:
     """Its model gets a tool for it, which needs no approval; it may also be named."""
     for names in (("add",), ("add", "read_result")):
@@ -288,7 +288,7 @@ async def test_a_preparation_that_was_given_up_leaves_no_wrong_list_of_attribute
         providers, make_registry({}, ()), archive, RolloverThresholds(), search_attributes=SearchAttributes()
     )
     client: Any = SimpleNamespace(namespace="default")
-    request = Prepare(model="local:tiny", execution="run-1")
+    request = Prepare(model="local:tiny", execution="run-1", after="")
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
             await ActivityEnvironment(client).run(activities.prepare, request)

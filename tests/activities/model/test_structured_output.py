@@ -114,6 +114,7 @@ async def test_patterns_take_linear_time(validation: Validation) -> None:
     assert await validation.find_problem(f'"{"a" * 5000}!"', {"pattern": "(a+)+$"}) is not None
 
 
+@pytest.mark.slow
 async def test_an_answer_too_costly_to_explain_has_its_verdict(validation: Validation) -> None:
     """Errors that multiply with each level of nesting end the child process, but it has given its verdict before."""
     check_schema(EXPONENTIAL)
@@ -122,6 +123,7 @@ async def test_an_answer_too_costly_to_explain_has_its_verdict(validation: Valid
     assert (await validation.find_problem(json.dumps(nest_sums(2, "x")), EXPONENTIAL) or "").startswith("left")
 
 
+@pytest.mark.slow
 async def test_a_validation_without_end_is_a_problem_that_is_told(validation: Validation) -> None:
     """The limit is on the processor's time, so the test's own clock has room."""
     check_schema(SLOW)
@@ -197,6 +199,7 @@ def test_a_validation_that_is_cancelled_while_all_threads_are_busy_leaves_no_pro
     assert asyncio.run(cancel_early()) == []
 
 
+@pytest.mark.slow
 def test_a_killed_worker_leaves_no_process() -> None:
     """The child's own limits end it."""
     code = (

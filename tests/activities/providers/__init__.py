@@ -1,7 +1,8 @@
 """Tests of the providers. Each API has a folder; these concern all of them:
 
-`test_echoes` (no secret is repeated), `test_hostile` (no stream takes all of the worker), `test_llama` (a real
-server), `test_providers`. tests/providers plays sessions against strict servers of each dialect.
+`test_call_identity` (a call has its own arguments), `test_echoes` (no secret is repeated), `test_hostile` (no stream
+takes all of the worker), `test_llama` (a real server), `test_providers`. tests/providers plays sessions
+against strict servers of each dialect.
 
 Tested in other modules:
 

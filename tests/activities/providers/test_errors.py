@@ -8,6 +8,7 @@ import pytest
 from clew_activities.providers import errors
 from clew_activities.providers.errors import (
     ErrorAnswer,
+    ItemRefused,
     ProviderError,
     classify_event,
     classify_response,
@@ -107,6 +108,23 @@ def test_a_context_that_is_too_long_is_its_own_error_with_what_was_told(
     assert (error.type, error.retryable, error.details) == ("context_length_exceeded", False, details)
 
 
+@pytest.mark.parametrize(
+    ("event", "kind"),
+    [
+        ({"type": "error", "code": "invalid_encrypted_content", "message": "It could not be verified."}, "own_data"),
+        ({"type": "error", "code": "image_parse_error", "message": "You uploaded an unsupported image."}, "media"),
+        (
+            {"type": "error", "error": {"type": "invalid_request_error", "message": "Could not process image"}},
+            "media",
+        ),
+    ],
+)
+def test_a_refusal_of_one_item_may_come_in_the_stream(event: dict[str, Any], kind: str) -> None:
+    error = classify_event(event)
+    assert isinstance(error, ItemRefused)
+    assert error.kind == kind
+
+
 # What servers have answered, one a line, with the type that it means.
 ANSWERS = [json.loads(line) for line in Path(__file__).with_name("errors.jsonl").read_text("utf-8").splitlines()]
 
@@ -117,6 +135,7 @@ def test_what_servers_say_in_their_own_words_is_the_type_that_they_mean(answer: 
     body = json.dumps(answer["body"])
     error = classify_response(ErrorAnswer(status=answer["status"], headers={}, body=body, at=NOW))
     assert error.type == answer["type"]
+    assert getattr(error, "kind", None) == answer.get("refuses", "text" if error.type == "content_refused" else None)
     retryable = ("overloaded", "provider_unavailable", "rate_limited", "truncated_stream")
     assert error.retryable == (answer["type"] in retryable)
 

@@ -516,6 +516,7 @@ _TEXT = [make_chunk(reasoning_details=[{"data": "y" * 600_000}]), *(make_chunk(c
 _SEALED = [make_chunk(reasoning_details=[{"type": "x", "data": f"d{number}"}]) for number in range(8000)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "rest"),
     [

@@ -104,6 +104,7 @@ async def test_a_schema_shapes_the_reply(local: Provider, client: httpx.AsyncCli
     assert reply.text.lstrip().startswith("{")
 
 
+@pytest.mark.slow
 async def test_a_context_that_is_too_long_is_told_with_both_numbers(
     local: Provider, messages: Provider, client: httpx.AsyncClient
 ) -> None:

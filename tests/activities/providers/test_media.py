@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from clew_activities.providers import ModelRequest, Provider
 from clew_activities.providers.anthropic.provider import Anthropic
-from clew_activities.providers.bedrock.provider import Bedrock
+from clew_activities.providers.bedrock.provider import Bedrock, distinguish_documents
 from clew_activities.providers.dialects import DIALECTS
 from clew_activities.providers.encoders import dump_body
 from clew_activities.providers.errors import BadRequest, ContextLengthExceeded
@@ -188,8 +192,38 @@ def test_documents_at_bedrock_have_names_that_it_takes() -> None:
     body = encode("bedrock claude", user(PDF, PDF)).body
     blocks = body["messages"][0]["content"]
     names = [block["document"]["name"] for block in blocks if "document" in block]
-    assert names == ["M ller s two pages", "M ller s two pages (2)"]
+    assert names[0] == "M ller s two pages"
+    assert len(set(names)) == 2
     assert any("text" in block for block in blocks)
+
+
+FILE_NAMES = st.lists(
+    st.sampled_from(("report.pdf", "report (2).pdf", "report-2.pdf", "re port.pdf", "r" * 300, "ä"))
+)
+
+
+@given(FILE_NAMES, st.data())
+def test_no_two_documents_at_bedrock_have_one_name_and_none_changes_when_another_follows(
+    names: list[str], data: st.DataObject
+) -> None:
+    """Converse refuses a request that has a name twice, and would refuse it again with every later message."""
+    documents: list[dict[str, Any]] = []
+    sent: list[str] = []
+    for _ in names:
+        name = data.draw(st.sampled_from((*names, *sent)))
+        documents.append(
+            {"document": {"name": re.sub(r"[^A-Za-z0-9()\[\]-]+", " ", name).strip()[:200] or "document"}}
+        )
+        before, sent = sent, encode_documents(documents)
+        assert sent[: len(before)] == before
+    assert len(set(sent)) == len(sent)
+    assert all(re.fullmatch(r"[A-Za-z0-9 ()\[\]-]{1,200}", name) and "  " not in name for name in sent)
+
+
+def encode_documents(documents: list[dict[str, Any]]) -> list[str]:
+    turns = [{"content": copy.deepcopy(documents)}]
+    distinguish_documents(turns)
+    return [block["document"]["name"] for block in turns[0]["content"]]
 
 
 def test_bytes_that_are_not_at_hand_are_an_error() -> None:
@@ -241,3 +275,17 @@ def test_the_record_of_markers_is_bounded() -> None:
     changes = choose_media(make_request("m", user(*parts), takes=frozenset()), FORMS).changes
     assert len(changes) == 21
     assert changes["others"] == "980"
+
+
+@pytest.mark.parametrize("name", ["responses", "chat"])
+@pytest.mark.parametrize("detail", [None, "low", "high", "original"])
+def test_the_detail_of_an_image_is_sent(name: str, detail: str | None) -> None:
+    """OpenAI's APIs get it as its sender has chosen it; without one the provider decides."""
+    provider, model = FORMATS[name]
+    part: Any = {**PNG, **({"detail": detail} if detail else {})}
+    body: Any = provider.encode(make_request(model, user(part))).body
+    sent = (body["input"] if name == "responses" else body["messages"])[0]["content"][0]
+    if name == "responses":
+        assert sent["detail"] == (detail or "auto")
+    else:
+        assert sent["image_url"].get("detail") == detail

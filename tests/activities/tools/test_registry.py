@@ -13,7 +13,14 @@ import pytest
 
 from clew import Agent, tool
 from clew.tools import ToolDefinition, external_tool
-from clew_activities.tools.registry import AgentsUnusable, ToolsUnusable, load_agents, load_tools, make_registry
+from clew_activities.tools.registry import (
+    AgentsUnusable,
+    ToolsUnusable,
+    collect_tools,
+    load_agents,
+    load_tools,
+    make_registry,
+)
 
 PARAMETERS: dict[str, Any] = {"type": "object", "properties": {"text": {"type": "string"}}}
 
@@ -107,6 +114,20 @@ def test_names_that_are_taken_are_refused() -> None:
         make_registry({"ask": external_tool("ask", "Another.", PARAMETERS)}, [make_agent(tools=[external])])
     agents = [make_agent(), make_agent(), *(make_agent(name, tools=[external]) for name in ("a", "b"))]
     assert list(make_registry({"look": LOOK}, agents).tools) == ["look", "ask"]
+
+
+def test_agents_whose_tools_would_have_one_name_are_refused() -> None:
+    """`a.b` and `a_b` are both called `a_b`, of one agent, of two and in a module. A name tells them apart."""
+    dotted, plain = make_agent("a.b"), make_agent("a_b")
+    with pytest.raises(TypeError, match="agent 'top': the tool 'a_b' is listed twice"):
+        make_agent("top", tools=[dotted.as_tool(), plain.as_tool()])
+    two = [make_agent("one", tools=[dotted.as_tool()]), make_agent("two", tools=[plain.as_tool()])]
+    with pytest.raises(AgentsUnusable, match="agent 'two' has a tool 'a_b', and another tool has that name"):
+        make_registry({}, two)
+    with pytest.raises(ToolsUnusable, match="two tools are called 'a_b'"):
+        collect_tools([dotted.as_tool(), plain.as_tool()])
+    named = make_agent("top", tools=[dotted.as_tool("a-b"), plain.as_tool()])
+    assert sorted(make_registry({}, [named]).tools) == ["a-b", "a_b", "look"]
 
 
 def test_names_of_tools_that_are_nowhere_are_refused() -> None:

@@ -19,6 +19,8 @@ from temporalio.activity import ActivityCancellationDetails
 from temporalio.exceptions import ApplicationError
 
 from clew import ToolContext, tool
+from clew_activities.tools.mcp.settings import HttpSettings, McpSettings, ProcessSettings, ServerSettings
+from clew_activities.tools.mcp.tools import McpTools
 from clew_activities.tools.os_threads import ToolThreadSettings
 from tests.support.examples import examples
 from tests.support.images import PARTS, PNG
@@ -72,18 +74,20 @@ async def test_a_tool_knows_its_call_and_the_key_is_stable_over_retries() -> Non
 
 async def test_an_async_tool_has_its_time() -> None:
     """Then it is cancelled, and the model reads that it took too long; retries are not for that."""
-    ended = asyncio.Event()
+    steps: list[str] = []
 
     @tool(timeout_seconds=0.05, retries=3)
     async def dawdle() -> None:
+        steps.append("began")
         try:
             await asyncio.Event().wait()
         finally:
-            ended.set()
+            steps.append("ended")
 
-    answer = await run_function(dawdle)
-    assert (answer.content, answer.is_error) == ("error: tool 'dawdle' took longer than 0.05 seconds", True)
-    assert ended.is_set()
+    while not steps:  # on a busy machine its time may be over before it begins
+        answer = await run_function(dawdle)
+        assert (answer.content, answer.is_error) == ("error: tool 'dawdle' took longer than 0.05 seconds", True)
+    assert steps == ["began", "ended"]
 
 
 async def test_a_sync_tool_has_its_time() -> None:
@@ -97,7 +101,8 @@ async def test_a_sync_tool_has_its_time() -> None:
         done.set()
 
     try:
-        assert "took longer than 0.05 seconds" in (await run_function(hang)).content
+        while not names:  # on a busy machine its time may be over before it begins
+            assert "took longer than 0.05 seconds" in (await run_function(hang)).content
         assert names == [("clew-tool", True)]
     finally:
         gate.set()
@@ -172,18 +177,22 @@ async def test_whatever_of_a_tool_blocks_it_is_answered_in_time_and_heartbeats_g
         "result": unshown,
     }
     validated.__annotations__ = {"slow": Slow, "return": None}
-    bounds = ToolThreadSettings(cleanup_seconds=0.1)
-    made = tool(name="it", timeout_seconds=0.5)(functions[where])
-    worker = Worker(made, threads=bounds, storing_seconds=0.5)
+    bounds, heartbeats = ToolThreadSettings(cleanup_seconds=0.1), 0
     try:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            answer = await worker.run(make_call("it", {"slow": {"a": 1}} if where == "validator" else None))
+        for seconds in (0.5, 5.0, 20.0):  # on a busy machine a short time may be over before the second heartbeat
+            made = tool(name="it", timeout_seconds=seconds)(functions[where])
+            worker = Worker(made, threads=bounds, storing_seconds=seconds)
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                answer = await worker.run(make_call("it", {"slow": {"a": 1}} if where == "validator" else None))
+            assert answer.is_error
+            late = f"took longer than {seconds:g} seconds"
+            assert ("has run, but its result cannot be written" if where == "result" else late) in answer.content
+            heartbeats = len(worker.heartbeats)
+            if heartbeats > 1:
+                break
     finally:
         gate.set()
-    assert answer.is_error
-    error = "has run, but its result cannot be written" if where == "result" else "took longer than 0.5 seconds"
-    assert error in answer.content
-    assert len(worker.heartbeats) > 1
+    assert heartbeats > 1
 
 
 async def test_a_tools_own_timeout_is_an_error_of_its_own() -> None:
@@ -519,9 +528,10 @@ class Picky(BaseModel):
 
 
 async def test_an_unknown_tool_is_an_error_that_the_model_reads() -> None:
-    """The session may name a tool that this worker does not have."""
+    """The session may name a tool that this worker does not have. That is the operator's to know."""
     answer = await Worker().run(make_call("gone"))
-    assert (answer.content, answer.is_error) == ("error: tool 'gone' is not registered on the worker", True)
+    assert (answer.content, answer.is_error) == ("error: tool 'gone' cannot be used at present", True)
+    assert answer.problem == "tool 'gone' is not registered on the worker"
 
 
 @pytest.mark.parametrize(
@@ -614,3 +624,20 @@ async def test_an_error_has_an_end_and_can_be_stored(message: str) -> None:
     assert len(caught.value.message.encode()) < 8100
     small = await run_function(it, limit=256)
     assert len(small.text.encode()) <= 256
+
+
+async def test_what_is_wrong_with_a_server_is_the_operators_to_read(caplog: pytest.LogCaptureFixture) -> None:
+    """The model, and so its user, reads no command, no address and no variable of an MCP server."""
+    servers: dict[str, ServerSettings] = {
+        "gone": ProcessSettings(command="/srv/inside/program", args=("--token", "ZZ_API_KEY")),
+        "far": HttpSettings(url="http://127.0.0.1:9/inside"),
+    }
+    mcp_tools = McpTools(McpSettings(servers))
+    worker = Worker(mcp_tools=mcp_tools)
+    for name in (*servers, "unknown"):
+        answer = await worker.run(make_call(f"mcp__{name}__look"))
+        assert answer.content == f"error: tool 'mcp__{name}__look' cannot be used at present"
+        assert answer.problem is not None
+        assert answer.problem in caplog.text
+        assert name in answer.problem
+    await mcp_tools.close()

@@ -104,6 +104,7 @@ def test_a_provider_has_one_limit() -> None:
         read_rate_limits({"CLEW_RATE_LIMITS": "openai=5,openai=6"})
 
 
+@pytest.mark.slow
 async def test_a_limit_of_a_provider_that_the_worker_does_not_have_is_refused(stack: Stack) -> None:
     """A typo would leave the provider without a limit. A worker for tools alone has no providers, and may start."""
     providers = load_providers({"CLEW_PROVIDER_SCRIPTED_BASE_URL": stack.provider.base_url})

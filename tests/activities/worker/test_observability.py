@@ -58,6 +58,7 @@ def make_record(**extra: Any) -> logging.LogRecord:
         )
 
 
+@pytest.mark.slow
 async def test_a_provider_that_answers_500_costs_a_line_for_each_retry(stack: Stack) -> None:
     """Two failures and an answer are three lines. None has a text of the conversation, or a traceback."""
     replies = [FAILED] * FAILURES
@@ -197,6 +198,7 @@ async def test_an_attempt_that_the_server_gave_up_is_a_line(
 TURNS = 4
 
 
+@pytest.mark.slow
 async def test_the_metrics_say_what_turns_cost(stack: Stack) -> None:
     """Turns, model and tool calls, retries, tokens, cost, rollovers, the archive. No label has an id or a text."""
     async with run_observed_worker(stack, "metrics") as worker:
@@ -258,7 +260,9 @@ async def test_what_waits_for_a_worker_is_counted(stack: Stack) -> None:
 
     async def counts_both() -> bool:
         answer = await http.get(f"http://{LOOPBACK}:{port}/metrics")
-        return Scrape(answer.text).sum("clew_task_queue_backlog", queue=queue, kind="workflow") == len(waiting)
+        scrape, labels = Scrape(answer.text), {"queue": queue, "kind": "workflow"}
+        is_old = scrape.sum("clew_task_queue_backlog_age_seconds", **labels) > 0
+        return is_old and scrape.sum("clew_task_queue_backlog", **labels) == len(waiting)
 
     async with (
         httpx.AsyncClient(trust_env=False) as http,

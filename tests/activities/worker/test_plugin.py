@@ -73,6 +73,7 @@ def call_the_tool(body: dict[str, Any]) -> Reply:
     return Reply(tool_calls=(ToolCall("find_order", {"number": "7"}),))
 
 
+@pytest.mark.slow
 async def test_a_teams_workflow_and_a_session_share_a_worker(server: TemporalServer) -> None:
     """The session calls a model and a tool, the workflow its activity; both histories replay with the plugin."""
     queue = f"team-{uuid.uuid4().hex}"
@@ -156,6 +157,7 @@ async def test_a_version_that_upgrades_workflows_is_refused(server: TemporalServ
         Worker(client, task_queue=queue, plugins=[ClewPlugin(store="memory://")], deployment_config=deployment)
 
 
+@pytest.mark.slow
 async def test_a_plugin_with_keys_encrypts(server: TemporalServer) -> None:
     """With `CLEW_ENCRYPTION_KEYS` the server can read nothing of a session; the team's workflow has its values."""
     queue, secret = f"team-{uuid.uuid4().hex}", "the order of the queen"

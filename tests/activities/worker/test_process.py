@@ -149,6 +149,7 @@ async def test_a_module_of_the_current_folder_that_fails_is_told_with_its_line(
     assert line == f"the worker cannot start: the tools module 'my_tools' cannot be imported: {reason}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [
@@ -217,6 +218,7 @@ async def test_what_a_worker_says_holds_none_of_its_keys() -> None:
     assert key not in worker.err
 
 
+@pytest.mark.slow
 async def test_a_worker_stops_when_it_is_told_to(server: TemporalServer) -> None:
     """It says what it serves; SIGTERM ends it by itself."""
     local = {"CLEW_PROVIDER_LOCAL_BASE_URL": f"http://{NOWHERE}"}
@@ -271,6 +273,7 @@ async def test_a_rate_that_is_none_is_refused(rate: str) -> None:
     assert f"--max-calls-per-second: a number from 0.001 to 100000, not '{rate}'" in worker.err
 
 
+@pytest.mark.slow
 async def test_a_tool_that_never_ends_does_not_hold_the_end_of_the_process(stack: Stack, tmp_path: Path) -> None:
     """Not even one in a thread that Python waits for; the log says which threads were left."""
     queue = "hanging-at-the-end"
@@ -308,6 +311,11 @@ def get_stuck():
         self._could_not_evict_count = 2
     _workflow._WorkflowWorker.__init__ = make_stuck
 
+def lose_an_activation():
+    import logging
+    from clew_workflows.temporal_faults.stuck_workflows import LOST
+    process._spare_collector = lambda: logging.getLogger("temporalio").error("[sdk_core] %s", LOST)
+
 def never_stop():
     async def hang(*_args):
         await asyncio.Event().wait()
@@ -339,20 +347,24 @@ async def run_faulty(fault: str, address: str, folder: Path, **environment: str)
         yield worker
 
 
-async def test_a_worker_that_cannot_go_on_says_so_and_ends(server: TemporalServer, tmp_path: Path) -> None:
-    """A session that the SDK cannot remove from its cache keeps its slot: the orchestrator starts another worker."""
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["get_stuck", "lose_an_activation"])
+async def test_a_worker_that_cannot_go_on_says_so_and_ends(
+    server: TemporalServer, tmp_path: Path, fault: str
+) -> None:
+    """A session that the SDK never serves again keeps its slot: the orchestrator starts another worker."""
     (port,) = free_ports(1)
     health = {"CLEW_HEALTH_ADDRESS": f"127.0.0.1:{port}"}
     async with (
-        run_faulty("get_stuck", server.address, tmp_path, **health) as worker,
+        run_faulty(fault, server.address, tmp_path, **health) as worker,
         httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client,
     ):
         ready = await client.get("/ready")
         assert (ready.status_code, (await client.get("/live")).status_code) == (503, 200)
-        assert "removed from the cache" in ready.json()["pollers"]
+        assert "stuck in the cache" in ready.json()["pollers"]
         async with asyncio.timeout(PATIENCE_SECONDS):
             assert await worker.wait_for_end() == 1
-        assert "cannot be removed from the cache: the process ends" in worker.log.read_text()
+        assert "stuck in the cache: the process ends" in worker.log.read_text()
 
 
 @pytest.mark.slow

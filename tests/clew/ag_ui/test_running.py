@@ -6,6 +6,7 @@ import asyncio
 import random
 import subprocess
 import sys
+from contextlib import aclosing
 from typing import Any
 
 import pytest
@@ -191,6 +192,31 @@ async def test_a_frontend_tool_is_answered_by_the_client(stack: Stack) -> None:
     assert [message.role for message in client.messages] == ["user", "assistant", "tool", "tool", "assistant"]
 
 
+@pytest.mark.parametrize("may_approve", [True, False])
+async def test_all_calls_that_wait_are_told(stack: Stack, may_approve: bool) -> None:
+    """Approvals as interrupts, then the client's own calls; without the right to approve, its own calls at once."""
+    calls = ToolCall("guarded", {}), ToolCall("order", {"item": "tea"}), ToolCall("guarded", {})
+    session = await stack.open(make_tool_script(*calls), tools=["guarded", "order"])
+    client = AgUiClient(session, frontend_tools=["order"], may_approve=may_approve)
+    # Another viewer shares what is read of the session.
+    async with aclosing(session.follow(0)) as viewing:
+        await anext(viewing)
+        outcome = get_outcome(await client.say("go"))
+        if may_approve:
+            assert [one.id for one in outcome.interrupts] == ["tool00001", "tool00003"]
+            outcome = get_outcome(await client.run(resume=answer(True)))
+            assert [one.id for one in outcome.interrupts] == ["tool00003"]
+            outcome = get_outcome(await client.run(resume=answer(False, "tool00003")))
+        assert outcome.pending_tool_call_ids == ["tool00002"]
+        client.messages.append(core.ToolMessage(id="mine", tool_call_id="tool00002", content="ordered"))
+        if not may_approve:
+            await session.approve("tool00001")
+            await session.deny("tool00003")
+        assert get_outcome(await client.run()).type == "success"
+    roles = [message.role for message in client.messages]
+    assert roles == ["user", "assistant", *["tool"] * 3, "assistant"]
+
+
 async def test_a_client_cannot_answer_for_others(stack: Stack) -> None:
     """A call of an external tool that is not the client's waits for its own system."""
     session = await stack.open(make_tool_script(ToolCall("order", {"item": "tea"})), tools=["order"])
@@ -236,6 +262,7 @@ async def test_a_cancelled_request(stack: Stack) -> None:
     await check_messages(client, session)
 
 
+@pytest.mark.slow
 async def test_a_busy_session_refuses_or_queues(stack: Stack) -> None:
     """As the options of the message say."""
     session = await stack.open(make_tool_script(ToolCall("wait_for", {"gate": "ag-ui"})), tools=["wait_for"])
@@ -298,6 +325,7 @@ async def test_sources_reach_the_client(stack: Stack) -> None:
     await check_messages(later, session)
 
 
+@pytest.mark.slow
 def test_without_the_extra_the_error_names_what_to_install() -> None:
     """`clew` itself imports without it."""
     code = "import sys; sys.modules['ag_ui'] = None; import clew; import clew.ag_ui"

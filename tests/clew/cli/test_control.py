@@ -318,7 +318,10 @@ async def test_messages_are_pinned_and_a_lane_is_compacted(stack: Stack) -> None
     first = str((await session.transcript())[0]["seq"])
     assert (await run_clew("pin", session.id, first, "--op-id", "p-1", address=address)).code == 0
     receipt = await run_clew("compact", session.id, "--op-id", "c-1", "--to-seq", "2", "--json", address=address)
-    assert receipt.json == {"op_id": "c-1", "status": "deferred"}
+    (operation,) = [entry for entry in await session.entries() if entry.payload.get("op_id") == "c-1"]
+    assert receipt.json == {"op_id": "c-1", "status": "applied", "seq": operation.seq}
+    nothing = await run_clew("compact", session.id, address=address)
+    assert (nothing.code, "only its last turns" in nothing.err) == (1, True)
     await session.ask("and now?")
     assert (await read_texts(session))[:2] == ["question 0", "Summary of earlier conversation:\nIt is so."]
     assert (await run_clew("unpin", session.id, first, "--op-id", "p-2", address=address)).code == 0
@@ -327,6 +330,7 @@ async def test_messages_are_pinned_and_a_lane_is_compacted(stack: Stack) -> None
     assert refused.json["error"]["type"] == "invalid_operation"
 
 
+@pytest.mark.slow
 async def test_a_session_is_forked(stack: Stack) -> None:
     """The receipt names the new session and the last entry that both have."""
     session, address, fork_id = await stack.open("fine"), stack.server.address, make_id()
@@ -427,6 +431,7 @@ async def test_the_only_waiting_call_needs_no_id(stack: Stack) -> None:
     assert await request.answer() == "denied: no and 2"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "as_json"),
     mark_slow_except([("ask", True), ("chat", False)], itertools.product(("ask", "chat"), (True, False))),
@@ -517,6 +522,7 @@ def call_order(body: dict[str, Any]) -> Reply:
     return Reply(f"The warehouse says: {newest['content']}")
 
 
+@pytest.mark.slow
 async def test_a_result_is_submitted(stack: Stack) -> None:
     """`ask` names the waiting call and the command on stderr, `status` shows it; the model reads the result."""
     model, address = stack.add_model(call_order), stack.server.address
@@ -545,6 +551,7 @@ async def test_a_result_is_submitted(stack: Stack) -> None:
     assert (await stack.clew.session("submit").entries(from_seq=3, limit=1))[0].payload["is_error"] is True
 
 
+@pytest.mark.slow
 async def test_refusals_of_control(stack: Stack) -> None:
     """Each refusal has exit code 1 and the contract's word; the session does not change."""
     address, session = stack.server.address, await stack.open("fine")
@@ -630,7 +637,7 @@ async def test_another_request_is_not_steered(stack: Stack) -> None:
         (("approve", "s", "t", "--arguments", "a=1"), "", "--arguments: not valid JSON: "),
         (("approve", "s", "t", "--arguments", "[1]"), "", "--arguments: must be a JSON object"),
         (("configure", "s"), "", "nothing to change"),
-        (("configure", "s", "--changes", '{"self": 1}'), "", "'self' is not a field; the fields are "),
+        (("configure", "s", "--changes", '{"self": 1}'), "", "self: there is no such field; the fields are "),
         (("steer", "s", "x", "--at", "once"), "", "--at"),
         (("ask", "s", "x", "--on-busy", "wait"), "", "--on-busy"),
         (("ask", "s", "x", "--provider-tool", "web"), "", "'web' is none of web_search, web_fetch, code_execution"),

@@ -124,6 +124,7 @@ async def test_a_request_fails_when_its_time_is_over(stack: Stack) -> None:
     assert (await session.status()).request_id is None
 
 
+@pytest.mark.slow
 async def test_a_session_that_has_ended_is_read_and_taken_up_again(stack: Stack) -> None:
     """Its thread can be read, `steer` is refused with `closed`, and `ask` resumes it."""
     session = await stack.open("fine")
@@ -166,6 +167,7 @@ async def test_what_cannot_be_used_is_a_usage_error() -> None:
     )
 
 
+@pytest.mark.slow
 async def test_ctrl_c_ends_quietly_and_the_request_goes_on(stack: Stack) -> None:
     """Exit code 130 and no output; the request is answered."""
     called, free = asyncio.Event(), asyncio.Event()
@@ -187,6 +189,7 @@ async def test_ctrl_c_ends_quietly_and_the_request_goes_on(stack: Stack) -> None
     assert await session.request(running).answer() == "at last"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("missing", ["typer", pytest.param("rich", marks=pytest.mark.slow)])
 async def test_without_the_extra_the_command_says_what_to_install(missing: str) -> None:
     """One line and exit code 1, no ImportError."""
@@ -198,6 +201,7 @@ async def test_without_the_extra_the_command_says_what_to_install(missing: str) 
     )
 
 
+@pytest.mark.slow
 async def test_importing_clew_does_not_load_the_command_line() -> None:
     """`import clew` imports neither typer nor rich."""
     program = "import clew, sys; print(sorted({'typer', 'rich', 'clew.cli'} & set(sys.modules)))"

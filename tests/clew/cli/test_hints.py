@@ -83,6 +83,7 @@ def test_the_program_is_named_as_the_shell_finds_it(monkeypatch: pytest.MonkeyPa
     assert hints.find_program().endswith(" -m clew.cli")
 
 
+@pytest.mark.slow
 async def test_printed_commands_go_to_the_server_that_was_named(stack: Stack) -> None:
     """Without an environment, each command in an error or a status is typed as printed, and does what it says."""
     options = ("--address", stack.server.address, "--namespace", stack.server.namespace)

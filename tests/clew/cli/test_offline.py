@@ -25,6 +25,7 @@ async def session(stack: Stack, clew: Clew) -> Session:
     return session
 
 
+@pytest.mark.slow
 async def test_an_audit_and_one_without_the_server(
     stack: Stack, folder: Path, session: Session, tmp_path: Path
 ) -> None:
@@ -80,6 +81,7 @@ async def test_a_terminated_session_is_recovered(stack: Stack, clew: Clew, folde
     assert (await session.ask("and now?")).startswith("I read")
 
 
+@pytest.mark.slow
 async def test_without_the_extra_worker_the_commands_say_what_to_install(tmp_path: Path) -> None:
     """One line that names the extra, and no traceback."""
     ended = await command("archive", "verify", "s", **hide_worker_extra(tmp_path))

@@ -27,6 +27,7 @@ async def session(stack: Stack, clew: Clew) -> Session:
     return session
 
 
+@pytest.mark.slow
 async def test_a_page_about_a_session(stack: Stack, session: Session, tmp_path: Path) -> None:
     """It has the title, every message and the window of every call, whose digests match what was sent."""
     file = tmp_path / "report.html"
@@ -73,6 +74,7 @@ def cut_footer(page: str) -> str:
     return page.partition("<footer>")[0]
 
 
+@pytest.mark.slow
 async def test_media_stand_in_the_page_and_beside_it(stack: Stack, clew: Clew, folder: Path, tmp_path: Path) -> None:
     """A small image is in the page, `--media` writes all blobs; a page from an export has the same ones."""
     model = stack.add_model(lambda _: Reply("It is red."))

@@ -179,7 +179,7 @@ async def test_a_port_that_is_taken_is_one_line() -> None:
     ("model", "reason"),
     [
         ("openai:gpt-4o", "set OPENAI_API_KEY"),
-        ("gpt-4o", "is not PROVIDER:NAME"),
+        ("gpt-4o", "for example openai:gpt-4o, not 'gpt-4o'; this worker has "),
         ("nobody:x", "no provider 'nobody'"),
     ],
 )

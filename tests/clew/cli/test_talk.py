@@ -6,18 +6,24 @@ import asyncio
 import json
 import re
 import time
+import uuid
 from dataclasses import replace
 from http import HTTPStatus
+from io import StringIO
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from clew import Agent, RequestOutcome
+from clew.cli import talk
 from clew.local import Reply, ToolCall
+from clew.session.events import follow
 from tests.support import toolbox
 from tests.support.command_line import open_terminal, run_clew
-from tests.support.scripts import FOUNDED, PAGE
+from tests.support.scripts import FOUNDED, PAGE, make_boss
 from tests.support.stack import Stack, get_last_message, make_client, run_deployment
+from tests.support.waiting import wait_until
 
 
 def adder(body: dict[str, Any]) -> Reply:
@@ -201,6 +207,7 @@ def paced(_body: dict[str, Any]) -> Reply:
     return Reply(LONG, tokens_per_second=30)
 
 
+@pytest.mark.slow
 async def test_a_reply_is_shown_as_it_grows(stack: Stack) -> None:
     """The beginning is on the screen before the end is written; the whole reply is printed once."""
     session = await stack.open(paced)
@@ -381,3 +388,29 @@ async def test_what_was_searched_before_a_tool_is_shown_with_the_answer(stack: S
     again = await run_clew("ask", "founded-3", "Add", "--json", address=stack.server.address)
     assert again.json["provider_calls"] == list(FOUNDED.provider_calls)
     assert again.json["citations"] == [{"url": PAGE}]
+
+
+@pytest.mark.parametrize("live", [True, False])
+async def test_a_call_that_waits_in_a_subagent_is_told(
+    stack: Stack, live: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the command that decides it: its events are not those of the request that is waited for."""
+    monkeypatch.setattr(follow, "SUBAGENTS_SECONDS", 0.2)
+    clew = make_client(stack)
+    async with run_deployment(stack, clew, make_boss(stack), tools=(toolbox.guarded,)):
+        session = await clew.open(f"test-{uuid.uuid4().hex}", agent="boss")
+        request = await session.message("go")
+        printed = StringIO()
+        told: list[str] = []
+        to = Console(file=printed, width=200)
+        waiting = asyncio.create_task(
+            talk.follow_session(to, request)
+            if live
+            else talk.wait_for_outcome(request, lambda text: told.append(text.plain))
+        )
+        child = f"{session.id}.tool00001"
+        await wait_until(lambda: f"guarded of {child} waits for approval" in printed.getvalue() + "".join(told))
+        await clew.session(child).approve("tool00001")
+        assert (await waiting).status == "completed"
+        shown = printed.getvalue() + "".join(told)
+        assert shown.count(f"clew approve {child} tool00001") == 1

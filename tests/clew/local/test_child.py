@@ -105,6 +105,7 @@ async def test_a_child_ends_with_an_exception_in_its_context() -> None:
         assert await hang_up(caught.value.args[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "how", [signal.SIGKILL, *(pytest.param(one, marks=pytest.mark.slow) for one in (signal.SIGINT, signal.SIGTERM))]
 )

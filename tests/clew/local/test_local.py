@@ -70,6 +70,7 @@ async def test_the_model_server_writes_text() -> None:
     assert answer["model"] == "smollm2"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads Linux's /proc")
 async def test_nothing_listens_beyond_loopback() -> None:
     """Every port of every embedded server is on 127.0.0.1."""
@@ -97,6 +98,7 @@ async def test_a_worker_that_cannot_start_says_why() -> None:
             pass
 
 
+@pytest.mark.slow
 async def test_a_worker_is_ready_when_entered_and_can_be_stopped_or_killed() -> None:
     """It polls its own task queue by then; SIGTERM ends it in order, SIGKILL at once."""
     async with temporal_server(ui=False) as server:

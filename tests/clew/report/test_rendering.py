@@ -142,6 +142,7 @@ def test_a_part_says_how_to_see_the_rest() -> None:
     assert "shows the entries" not in render(thread)
 
 
+@pytest.mark.slow
 def test_a_long_session_has_few_elements() -> None:
     """A turn with two model calls costs the page some hundred elements, however much was in their windows."""
     few, many = (
@@ -150,6 +151,7 @@ def test_a_long_session_has_few_elements() -> None:
     assert (many - few) / 50 < 150
 
 
+@pytest.mark.slow
 def test_many_calls_share_bars() -> None:
     """A chart has a limited number of bars; the text says how many calls each has."""
     made = make_report(RecordedSession(ContextPolicy()).turns(MAX_BARS).thread, made_at="", limit=1)

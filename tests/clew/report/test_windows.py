@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 
 from clew.errors import ContextOverflow
@@ -91,6 +92,7 @@ def test_a_context_that_differs_from_the_record_is_marked() -> None:
     assert unreadable.problem == "its policy has fields of a later release"
 
 
+@pytest.mark.slow
 def test_a_long_window_has_few_segments() -> None:
     """The oldest messages are put together, also where their states alternate; nothing is lost."""
     policy = ContextPolicy(max_input_tokens=1_000_000, include_kinds=("message",))

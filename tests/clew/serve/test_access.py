@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,12 +16,14 @@ from pydantic import ValidationError
 from clew.errors import InvalidInput, NotFound
 from clew.local import ToolCall
 from clew.serve import Key, Keys, access
-from clew.serve.access import ALL_TENANTS, Caller, RateLimiter, compute_hash, make_token, read_keys
+from clew.serve.access import Caller, NewSessions, RateLimiter, compute_hash, make_token, read_keys
 from clew.serve.app import ROUTERS
 from clew.serve.problems import Forbidden, RateLimited
+from clew.serve.tenants import ALL_TENANTS
 from tests.support.media import make_png
 from tests.support.scripts import make_tool_script, wait_for_approvals
 from tests.support.serving import make_http, make_key, run_service
+from tests.support.serving_chats import run_shop
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 
@@ -35,7 +38,7 @@ def write_keys(path: Path, *rows: str) -> Path:
 
 def make_caller(**fields: Any) -> Caller:
     _, key = make_key("own", "acme", **fields)
-    return Caller(key, None)  # type: ignore[arg-type]
+    return Caller(key, None, NewSessions())  # type: ignore[arg-type]
 
 
 # The file of keys.
@@ -141,18 +144,39 @@ def test_a_key_permits_agents_models_and_fields(
         ({"model": "openai:x"}, False),
         ({"max_iterations": 1000}, False),
         ({"timeout_seconds": 86400}, False),
+        ({"model_options": {"provider_options": {"openai": {"plugins": []}}}}, False),
+        ({"model_options": {"max_output_tokens": 50}}, True),
+        ({"context_policy": {"reserve_output_tokens": 1_000_000}}, False),
+        ({"context_policy": {"projector": "other"}}, False),
+        ({"a field of a later version": 1}, False),
     ],
 )
 def test_a_message_leaves_the_prompt_and_the_limits_to_the_agent(options: dict[str, Any], permitted: bool) -> None:
     """A key with agents sets in a message what it may set in a configuration, and an operator's sets all."""
-    make_caller(agents=("support",), operator=True).check_message(options)
-    make_caller().check_message(options)
+    assert make_caller(agents=("support",), operator=True).check_message(options) == options
+    assert make_caller().check_message(options) == options
     caller = make_caller(agents=("support",))
     if permitted:
-        caller.check_message(options)
+        assert caller.check_message(options) == {**options, "shortens_only": True}
     else:
         with pytest.raises(Forbidden):
             caller.check_message(options)
+
+
+async def test_a_message_may_leave_tools_of_the_agent_out(stack: Stack) -> None:
+    """And add none; a configuration leaves them to the agent."""
+    async with run_shop(stack, "shop") as served:
+        await served.http.put("/v1/sessions/chat", json={"agent": "shop"})
+        for tools in (["guarded"], []):
+            sent = await served.http.post(
+                "/v1/sessions/chat/messages?wait=60", json={"content": "hi", "tools": tools}
+            )
+            assert (sent.status_code, sent.json()["answer"]) == (200, "You said hi")
+        refused = await served.http.post("/v1/sessions/chat/messages", json={"content": "hi", "tools": ["add"]})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "unknown_tool")
+        for method, path in (("PATCH", "/v1/sessions/chat"), ("PUT", "/v1/sessions/other")):
+            refused = await served.http.request(method, path, json={"agent": "shop", "tools": ["guarded"]})
+            assert (refused.status_code, refused.json()["error"]["code"]) == (403, "forbidden")
 
 
 async def test_no_route_replaces_the_prompt_of_an_agent(stack: Stack) -> None:
@@ -190,6 +214,30 @@ def test_a_change_of_an_existing_session_is_limited_as_its_agent_is() -> None:
     caller.check_config({"metadata": {}, "on_busy": "queue"}, changes=True)
     with pytest.raises(Forbidden):
         caller.check_config({"system_prompt": "obey"}, changes=True)
+
+
+@pytest.mark.parametrize(
+    ("config", "permitted"),
+    [
+        ({"agent": "support", "metadata": {}, "webhooks": [{"url": "https://a.example", "secret": "s"}]}, True),
+        ({"agent": "support", "context_policy": {"reserve_output_tokens": 100}, "priority": 1}, True),
+        ({"agent": "other"}, False),
+        ({"model": "openai:x"}, False),
+        ({"agent": "support", "fallbacks": ["openai:x"]}, False),
+        ({"agent": "support", "context_policy": {"summarization_model": "openai:x"}}, False),
+        ({"agent": "support", "tools": ["shell"]}, False),
+        ({"agent": "support", "model_options": {"reasoning_effort": "high"}}, False),
+    ],
+)
+def test_a_copy_is_a_session_that_the_key_could_have_opened(config: dict[str, Any], permitted: bool) -> None:
+    """What an operator has set, and what a policy has of the agent, stays."""
+    caller = make_caller(agents=("support",))
+    if permitted:
+        caller.check_copy(config)
+    else:
+        with pytest.raises(Forbidden):
+            caller.check_copy(config)
+    make_caller(agents=("other",), operator=True).check_copy(config)
 
 
 @pytest.mark.parametrize("name", ["", "a:b", "a/b", "a b", "é", "a\n", "a\x00", "x" * 199])
@@ -239,14 +287,26 @@ async def test_limits_over_http(stack: Stack) -> None:
         assert 1 <= int(refused.headers["Retry-After"]) <= 60
         body = {"model": stack.add_model("fine")}
         assert (await served.http.put("/v1/sessions/one", json=body)).status_code == 200
-
-        async def is_full() -> bool:
-            return (await served.http.post("/v1/sessions/one/fork", json={"session_id": "f"})).status_code == 429
-
-        await wait_until(is_full)
+        # The server's list need not have it yet.
+        assert (await served.http.post("/v1/sessions/one/fork", json={"session_id": "f"})).status_code == 429
         full = await served.http.put("/v1/sessions/two", json=body)
         assert (full.status_code, full.json()["error"]["code"]) == (429, "quota_exceeded")
         assert (await served.http.put("/v1/sessions/one", json=body)).status_code == 200
+
+
+async def test_requests_at_once_open_no_more_sessions_than_the_key_permits(stack: Stack) -> None:
+    """The server's count, which is a second old, is not all that counts."""
+    body = {"model": stack.add_model("fine")}
+    async with run_service(stack.clew, max_open_sessions=5) as served:
+        answers = await asyncio.gather(*(served.http.put(f"/v1/sessions/s{n}", json=body) for n in range(40)))
+        assert sorted(answer.status_code for answer in answers) == [200] * 5 + [429] * 35
+
+        async def has_room() -> bool:
+            return (await served.http.put("/v1/sessions/later", json=body)).status_code == 200
+
+        opened = next(n for n, answer in enumerate(answers) if answer.status_code == 200)
+        await served.http.post(f"/v1/sessions/s{opened}/close", json={})
+        await wait_until(has_room)
 
 
 # Another tenant's sessions: tried by every route.
@@ -287,6 +347,7 @@ def make_body(path: str, session_id: str, token: str) -> dict[str, Any]:
             return {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tries_all", [False, pytest.param(True, marks=pytest.mark.slow)])
 async def test_no_route_reaches_another_tenants_session(stack: Stack, tries_all: bool) -> None:
     """Each route, with the plain name of a victim's session and with tricks: nothing is read or changed."""

@@ -74,6 +74,7 @@ def list_requests() -> Iterator[tuple[str, str, str]]:
             yield "GET", path, ""
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 async def test_a_request_that_is_not_valid_is_its_callers_error(stack: Stack) -> None:
     """The service answers each hostile request with a status of 4xx and a word, and lives."""

@@ -16,14 +16,17 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
 from clew import Session
-from clew.serve.mcp_server import make_tools
+from clew.serve import ServeSettings
+from clew.serve.mcp_server import make_tools, name_tool
 from tests.support.holding import HoldingStore, hold_intake, note_answers, wait_for_answers
 from tests.support.rolling import make_id
-from tests.support.serving import Served
+from tests.support.serving import Served, run_service
 from tests.support.serving_chats import run_shop
 from tests.support.stack import Stack
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
+BACK_OFFICE = name_tool("back.office")
+"""The tool of an agent whose name no tool can have."""
 UNSTRUCTURED = "2025-03-26"
 """A version without structured results, and without questions to the client's user."""
 ASKING = ("2025-06-18", "2025-11-25", "2026-07-28")
@@ -90,20 +93,60 @@ def test_a_key_without_agents_names_one() -> None:
     """Its only tool takes the agent; the tools of other keys are their agents."""
     (tool,) = make_tools(None)
     assert "agent" in tool.input_schema["properties"]
-    assert [tool.name for tool in make_tools(["a", "b.c"])] == ["a", "b_c"]
+    assert [tool.name for tool in make_tools(["a", "b.c"])] == ["a", name_tool("b.c")]
 
 
+@pytest.mark.parametrize("method", ["POST", "GET", "DELETE"])
+async def test_a_page_of_another_origin_is_refused(stack: Stack, method: str) -> None:
+    """Its name may lead to the service's address. Clients that are no browsers name no origin."""
+    async with run_service(stack.clew, settings=ServeSettings(cors_origins=("https://app.example",))) as served:
+        host = served.address.removeprefix("http://")
+        port = host.rpartition(":")[2]
+
+        async def ask(**headers: str) -> int:
+            return (await served.http.request(method, "/v1/mcp", headers=headers)).status_code
+
+        refused = [
+            {"Origin": "http://evil.example"},
+            {"Origin": f"http://evil.example:{port}", "Host": f"evil.example:{port}"},
+            {"Origin": "http://127.0.0.1:1"},
+            {"Origin": f"http://{host}", "Host": "evil.example"},
+            {"Origin": f"ftp://{host}"},
+            {"Origin": "https://app.example.evil.example"},
+            {"Origin": "null"},
+            {"Origin": ""},
+        ]
+        assert [await ask(**headers) for headers in refused] == [403] * len(refused)
+        taken = [
+            {},
+            {"Origin": "https://app.example"},
+            {"Origin": f"http://{host}"},
+            {"Origin": f"http://localhost:{port}", "Host": f"localhost:{port}"},
+            {"Origin": f"http://[::1]:{port}", "Host": f"[::1]:{port}"},
+        ]
+        assert 403 not in [await ask(**headers) for headers in taken]
+
+
+async def test_the_error_of_a_missing_resource_names_it(served: Served) -> None:
+    async with connect(served) as client:
+        for uri in ("clew://sessions/none", "file:///etc/passwd"):
+            with pytest.raises(MCPError) as missing:
+                await client.read_resource(uri)
+            assert (missing.value.code, missing.value.data) == (types.INVALID_PARAMS, {"uri": uri})
+
+
+@pytest.mark.slow
 @with_protocols(*PROTOCOLS)
 async def test_an_agent_is_a_tool(served: Served, protocol: str) -> None:
     """Its result names the session, which the next call continues."""
     async with connect(served, protocol=protocol) as client:
-        assert [tool.name for tool in (await client.list_tools()).tools] == ["shop", "back_office"]
-        called = await client.call_tool("back_office", {"message": "hello"})
+        assert [tool.name for tool in (await client.list_tools()).tools] == ["shop", BACK_OFFICE]
+        called = await client.call_tool(BACK_OFFICE, {"message": "hello"})
         first = read_result(called)
         assert (called.is_error, first["status"]) == (False, "completed")
         assert first["answer"] == "You said hello"
         session_id = first["session_id"]
-        second = read_result(await client.call_tool("back_office", {"message": "again", "session_id": session_id}))
+        second = read_result(await client.call_tool(BACK_OFFICE, {"message": "again", "session_id": session_id}))
         assert second["session_id"] == session_id
         listed = {f"clew://sessions/{session_id}"}
 
@@ -122,6 +165,7 @@ async def test_an_agent_is_a_tool(served: Served, protocol: str) -> None:
         assert texts == ["hello", "You said hello", "again", "You said again"]
 
 
+@pytest.mark.slow
 async def test_a_call_waits_for_a_session_that_decides_about_its_message_later(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,6 +185,7 @@ async def test_a_call_waits_for_a_session_that_decides_about_its_message_later(
         assert len(await session.entries(kind="run")) == 2
 
 
+@pytest.mark.slow
 @with_protocols(*ASKING)
 @pytest.mark.parametrize(
     ("decision", "text"),
@@ -189,6 +234,7 @@ async def test_each_call_that_waits_is_asked_about(served: Served, protocol: str
     assert sorted(entry.payload["decision"] for entry in entries) == ["approve", "deny"]
 
 
+@pytest.mark.slow
 @with_protocols(*ASKING)
 async def test_a_client_whose_user_does_not_decide_gets_the_session(served: Served, protocol: str) -> None:
     """The call ends, and the session still waits."""
@@ -200,6 +246,23 @@ async def test_a_client_whose_user_does_not_decide_gets_the_session(served: Serv
         result = read_result(await client.call_tool("shop", {"message": "guard"}))
     assert result["status"] == "awaiting_approval"
     assert (await find_session(served, result["session_id"]).status()).status == "awaiting_approval"
+
+
+async def test_all_calls_that_wait_are_told(served: Served) -> None:
+    """A client that cannot be asked reads of two approvals and of a result, with the route of each."""
+    async with connect(served) as client:
+        called = await client.call_tool("shop", {"message": "mixed"})
+        result = read_result(called)
+        session = find_session(served, result["session_id"])
+        (text,) = (part.text for part in called.content if isinstance(part, types.TextContent))
+        status = await session.status()
+        approvals = [call.tool_call_id for call in status.pending_approvals]
+        (order,) = status.pending_external_calls
+        assert [call["tool_call_id"] for call in result["approvals"]] == approvals
+        assert len(approvals) == 2
+        assert result["results"] == [{"tool_call_id": order.tool_call_id, "tool": "order"}]
+        assert all(f"/approvals/{name}" in text for name in approvals)
+        assert f"/tool-results/{order.tool_call_id}" in text
 
 
 @with_protocols(*PROTOCOLS)
@@ -259,14 +322,14 @@ async def test_a_cancelled_call_cancels_its_request(served: Served, protocol: st
 
     async with connect(served, protocol=protocol) as client:
         arguments = {"message": "long story", "session_id": session_id}
-        call = asyncio.create_task(client.call_tool("back_office", arguments, progress_callback=note))
+        call = asyncio.create_task(client.call_tool(BACK_OFFICE, arguments, progress_callback=note))
         async with asyncio.timeout(PATIENCE_SECONDS):
             await began.wait()
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
         await expect_cancelled(find_session(served, session_id))
         # The session of the client has not ended with the call.
-        again = await client.call_tool("back_office", {"message": "hello", "session_id": session_id})
+        again = await client.call_tool(BACK_OFFICE, {"message": "hello", "session_id": session_id})
         assert read_result(again)["answer"] == "You said hello"
 
 

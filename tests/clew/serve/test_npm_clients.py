@@ -1,8 +1,7 @@
-"""Clients from npm with the service: the AI SDK in Node and in Chromium, and the official MCP client."""
+"""Clients from npm with the service: a page of the AI SDK in Chromium, and the official MCP client."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import uuid
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 from playwright.async_api import Route, expect
 
 from tests.support.browser import open_browser
-from tests.support.npm import NODE, install_packages
+from tests.support.npm import install_packages, run_node
 from tests.support.serving import run_service
 from tests.support.serving_chats import STORY, answer_chat, run_shop
 from tests.support.stack import Stack
@@ -26,35 +25,6 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("npm_clients")
     install_packages(CLIENT, folder)
     return folder
-
-
-async def run_node(*arguments: str | Path) -> str:
-    """Run Node; returns what it prints."""
-    process = await asyncio.create_subprocess_exec(
-        NODE, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
-    async with asyncio.timeout(120):
-        printed, errors = await process.communicate()
-    assert process.returncode == 0, errors.decode()
-    return printed.decode()
-
-
-@pytest.mark.slow
-async def test_the_chat_from_npm(stack: Stack, packages: Path) -> None:
-    """A reply, an approval, a tool of the client's, a stream that goes on, and the messages of a new page."""
-    name = f"npm-{uuid.uuid4().hex}"
-    async with run_service(stack.clew) as served:
-        await stack.clew.open(served.scope(name), model=stack.add_model(answer_chat), tools=["guarded", "add"])
-        seen = json.loads(await run_node(packages / "chat.mjs", served.address, served.token, name))
-    assert seen["errors"] == []
-    assert "".join(seen["hello"]) == "You said hello"
-    assert seen["mapped"] == 'I read: {"shown":"Rome"}'
-    assert STORY.startswith(seen["partial"])
-    assert len(seen["partial"]) < len(STORY)
-    assert seen["story"] == STORY
-    assert seen["valid"]
-    assert "tool-show_map" in seen["types"]
-    assert seen["listed"][0] == ["user", 1]
 
 
 @pytest.mark.slow

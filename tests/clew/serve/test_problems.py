@@ -16,6 +16,7 @@ from clew.serve.problems import (
     make_body,
     make_headers,
 )
+from clew.serve.tenants import TENANT, make_reader
 from clew_workflows.contract import errors
 from clew_workflows.contract.errors import REFUSALS, Busy, ClewError, NotFound, QueueFull, Refusal, WorkerUnavailable
 from clew_workflows.contract.outcomes import RequestOutcome
@@ -65,7 +66,7 @@ def test_each_refusal_is_in_the_table() -> None:
 def test_an_error_is_told(error: ClewError, status: int, word: str, retry: int | None) -> None:
     """Its status, its word in `type` and `code`, and when a repetition helps."""
     assert find_status(error) == status
-    body = make_body(error)["error"]
+    body = make_body(error, TENANT)["error"]
     assert (body["type"], body["code"]) == (word, word)
     assert find_retry_seconds(error) == retry
     assert make_headers(error).get("Retry-After") == (None if retry is None else str(retry))
@@ -73,11 +74,12 @@ def test_an_error_is_told(error: ClewError, status: int, word: str, retry: int |
 
 def test_a_message_has_the_names_that_callers_know() -> None:
     """Without the tenant, and as valid Unicode."""
-    body = make_body(NotFound("there is no session 'acme:chat' \ud800"), tenant="acme")
+    acme = make_reader("acme", is_operator=False)
+    body = make_body(NotFound("there is no session 'acme:chat' \ud800"), acme)
     assert body["error"]["message"] == "there is no session 'chat' ?"
     for tenant, message in (("d", "session_id: 'd:d:d' is used"), ("session_id", "session_id: it has letters")):
         kept = message.replace("'d:d:d'", "'d:d'")
-        assert make_body(NotFound(message), tenant=tenant)["error"]["message"] == kept
+        assert make_body(NotFound(message), make_reader(tenant, is_operator=False))["error"]["message"] == kept
 
 
 def test_who_has_no_key_is_told_how_to_send_one() -> None:

@@ -48,36 +48,44 @@ class Process:
     address: str
 
 
-def write_key(path: Path, key: Key) -> None:
-    """Write a file with one key."""
-    row = key.model_dump(mode="json", exclude_defaults=True)
-    path.write_text("\n".join(["[[key]]", *(f"{name} = {json.dumps(value)}" for name, value in row.items())]))
+def write_keys(path: Path, *keys: Key) -> None:
+    """Write a file of keys."""
+    lines: list[str] = []
+    for key in keys:
+        row = key.model_dump(mode="json", exclude_defaults=True)
+        lines += ["[[key]]", *(f"{name} = {json.dumps(value)}" for name, value in row.items())]
+    path.write_text("\n".join(lines))
 
 
 @asynccontextmanager
-async def run_process(stack: Stack, clew: Clew, keys: Path) -> AsyncIterator[Process]:
+async def run_process(stack: Stack, clew: Clew, keys: Path, *options: str) -> AsyncIterator[Process]:
     """Run `clew serve` for the workers of a connection."""
     process = await start_command(
         *("serve", "--keys", str(keys), "--port", "0", "--task-queue", clew.task_queue, "--log-format", "json"),
+        *options,
         address=stack.server.address,
     )
     assert process.stdout
     assert process.stderr
+    ending = None
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
             line = (await process.stdout.readline()).decode()
         assert line.startswith("serving: "), line + (await process.stderr.read()).decode()
+        # A pipe that nobody reads is full one day, and stops the process.
+        ending = asyncio.create_task(process.communicate())
         yield Process(process, line.removeprefix("serving: ").strip())
     finally:
         if process.returncode is None:
             process.kill()
-        await process.communicate()
+        await (ending if ending is not None else process.communicate())
 
 
+@pytest.mark.slow
 async def test_sigterm_drains_a_process(stack: Stack, tmp_path: Path) -> None:
     """Streams end with a hint, a request that waits gets its answer, and the process exits with 0."""
     token, key = make_key("own", f"t-{uuid.uuid4().hex[:12]}")
-    write_key(tmp_path / "keys.toml", key)
+    write_keys(tmp_path / "keys.toml", key)
     model = PausedModel()
     keys = tmp_path / "keys.toml"
     async with run_process(stack, stack.clew, keys) as served, make_http(served.address, token) as http:
@@ -103,10 +111,35 @@ async def test_sigterm_drains_a_process(stack: Stack, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+async def test_a_request_that_outlasts_the_drain_is_told_so(stack: Stack, tmp_path: Path) -> None:
+    """With the error that new requests get. The message was accepted, and is answered elsewhere."""
+    token, key = make_key("own", f"t-{uuid.uuid4().hex[:12]}")
+    keys = tmp_path / "keys.toml"
+    write_keys(keys, key)
+    model = PausedModel()
+    async with (
+        run_process(stack, stack.clew, keys, "--drain-seconds", "1") as served,
+        make_http(served.address, token) as http,
+    ):
+        await http.put("/v1/sessions/chat", json={"model": stack.add_model(model)})
+        waiting = asyncio.create_task(
+            http.post("/v1/sessions/chat/messages?wait=60", json={"content": "hello", "request_id": "r1"})
+        )
+        await model.called.wait()
+        served.process.send_signal(signal.SIGTERM)
+        refused = await waiting
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            assert await served.process.wait() == 0
+    model.free.set()
+    assert await stack.clew.session(f"{key.tenant}:chat").request("r1").answer() == "<hello>"
+
+
+@pytest.mark.slow
 async def test_two_processes_serve_a_message_once(stack: Stack, tmp_path: Path) -> None:
     """Repeated posts with one `Idempotency-Key` at two processes at once: one message, one answer."""
     token, key = make_key("own", f"t-{uuid.uuid4().hex[:12]}")
-    write_key(tmp_path / "keys.toml", key)
+    write_keys(tmp_path / "keys.toml", key)
     keys = tmp_path / "keys.toml"
     calls = 0
 
@@ -140,7 +173,7 @@ async def test_two_processes_serve_a_message_once(stack: Stack, tmp_path: Path) 
 async def test_a_stream_goes_on_after_the_death_of_a_worker(stack: Stack, tmp_path: Path) -> None:
     """SIGKILL in the middle of a reply: the same stream has the complete answer of another worker, and it once."""
     token, key = make_key("own", f"t-{uuid.uuid4().hex[:12]}")
-    write_key(tmp_path / "keys.toml", key)
+    write_keys(tmp_path / "keys.toml", key)
     queue = f"queue-{uuid.uuid4().hex}"
     clew = Clew(stack.clew.temporal, queue)
     model = stack.add_model(lambda _body: Reply(STORY, tokens_per_second=30))

@@ -12,6 +12,7 @@ import httpx
 import pytest
 from fastapi.routing import APIRoute
 
+from clew.errors import RequestReused
 from clew.local import Reply, ToolCall
 from clew.serve import blobs, sessions
 from clew_workflows.contract.content import Blob
@@ -77,6 +78,7 @@ async def test_a_conversation(served: Served, stack: Stack) -> None:
     assert "hello" in page.text
 
 
+@pytest.mark.slow
 async def test_a_repeated_post_has_no_second_effect(served: Served, stack: Stack) -> None:
     """With the same `Idempotency-Key`, also at another process: one message, fork, restored and new session each."""
     model = stack.add_model(lambda body: Reply(f"{len(body['messages'])}"))
@@ -99,6 +101,46 @@ async def test_a_repeated_post_has_no_second_effect(served: Served, stack: Stack
     assert [message["role"] for message in messages["messages"]] == ["user", "assistant"]
     refused = await call(served, "POST", f"{path}/messages", {"content": "x", "request_id": "y"}, 400, headers=key)
     assert refused["error"]["param"] == "request_id"
+
+
+@pytest.mark.slow
+async def test_an_id_stands_for_one_body(served: Served, stack: Stack) -> None:
+    """A key or an id with another body is a conflict, for messages, inputs and new sessions, and in Python."""
+    paused = PausedModel()
+    model = stack.add_model(paused)
+    path = await open_chat(served, "one-body", model)
+    key = {"Idempotency-Key": "k-2"}
+    await call(served, "POST", f"{path}/messages", {"content": "hello"}, 202, headers=key)
+    for body in ({"content": "other"}, {"content": "hello", "max_iterations": 2}):
+        refused = await call(served, "POST", f"{path}/messages", body, 409, headers=key)
+        assert refused["error"]["code"] == "request_reused"
+    await paused.called.wait()
+    await call(served, "POST", f"{path}/steer", {"content": "left", "input_id": "i-1"})
+    refused = await call(served, "POST", f"{path}/steer", {"content": "right", "input_id": "i-1"}, 409)
+    assert refused["error"]["code"] == "request_reused"
+    session = stack.clew.session(served.scope("one-body"))
+    with pytest.raises(RequestReused):
+        await session.message("third", request_id="k-2")
+    assert (await session.message("hello", request_id="k-2")).request_id == "k-2"
+    await session.cancel("k-2")
+    await session.request("k-2").result()
+    with pytest.raises(RequestReused):
+        await session.message("third", request_id="k-2")
+    with pytest.raises(RequestReused):
+        await session.fork(1, stack.clew.session(served.scope("one-body")).id)
+    for copy in ("fork", "restore"):
+        bodies: list[dict[str, Any]] = [{"at_seq": 1}, {"at_seq": 0}]
+        path_of = f"{path}/{copy}"
+        if copy == "restore":
+            path_of = "/v1/sessions/restore"
+            bodies = [await call(served, "POST", f"{path}/checkpoint", {"expires_seconds": n}) for n in (100, 200)]
+        await call(served, "POST", path_of, bodies[0], headers={"Idempotency-Key": f"k-{copy}"})
+        refused = await call(served, "POST", path_of, bodies[1], 409, headers={"Idempotency-Key": f"k-{copy}"})
+        assert refused["error"]["code"] == "request_reused"
+    opened = {"Idempotency-Key": "k-3"}
+    await call(served, "POST", "/v1/sessions", {"model": model}, headers=opened)
+    refused = await call(served, "POST", "/v1/sessions", {"model": "openai:gpt-4o"}, 409, headers=opened)
+    assert refused["error"]["code"] == "request_reused"
 
 
 async def test_steering_and_cancelling(served: Served, stack: Stack) -> None:
@@ -143,6 +185,18 @@ async def test_an_accepted_request_is_known_before_the_session_has_decided(
         assert kinds == ["ai_message", "ai_message", "run"]
 
 
+async def test_an_id_stands_for_one_body_before_the_session_has_decided(stack: Stack) -> None:
+    """A session that starts, or reads blobs, decides later than it accepts. It knows what has arrived."""
+    async with run_holding_worker(stack) as (clew, store), run_service(clew) as served:
+        path = await open_chat(served, "early", stack.add_model("fine"))
+        async with hold_intake(clew.session(served.scope("early")), store):
+            for _ in range(2):
+                await call(served, "POST", f"{path}/messages", {"content": "go", "request_id": "r1"}, 202)
+            other = {"content": "stop", "request_id": "r1"}
+            refused = await call(served, "POST", f"{path}/messages", other, 409)
+            assert refused["error"]["code"] == "request_reused"
+
+
 async def test_approvals(served: Served, stack: Stack) -> None:
     """A call that waits is listed and approved with edited arguments; a second decision is refused."""
     script = make_tool_script(ToolCall("add", {"a": 1, "b": 1}))
@@ -172,12 +226,15 @@ async def test_context_operations(served: Served, stack: Stack) -> None:
         served, "POST", f"{path}/context", {"operation": operation}, headers={"Idempotency-Key": "o1"}
     )
     assert repeated["status"] == "duplicate"
+    reused = await call(served, "POST", f"{path}/context", {"op_id": "o1", "operation": {"type": "expand"}}, 409)
+    assert reused["error"]["code"] == "request_reused"
     answer = await call(served, "POST", f"{path}/messages?wait=60", {"content": "second"})
     assert answer["answer"] == "instead"
     refused = await call(served, "POST", f"{path}/context", {"operation": {"type": "erase"}}, 400)
     assert refused["error"]["code"] == "invalid_operation"
 
 
+@pytest.mark.slow
 async def test_hibernated_sessions_answer_messages(served: Served, stack: Stack) -> None:
     """A message resumes a session that hibernates; one that was closed stays closed until it is opened."""
     path = await open_chat(served, "sleeper", stack.add_model("fine"))
@@ -192,6 +249,7 @@ async def test_hibernated_sessions_answer_messages(served: Served, stack: Stack)
     assert (await call(served, "POST", f"{path}/messages", {"content": "four"}, 404))["error"]["code"] == "not_found"
 
 
+@pytest.mark.slow
 async def test_checkpoints(served: Served, stack: Stack) -> None:
     """A checkpoint starts another session of the same tenant, and none of another tenant."""
     path = await open_chat(served, "origin", stack.add_model(lambda body: Reply(body["messages"][0]["content"])))
@@ -212,6 +270,7 @@ async def test_checkpoints(served: Served, stack: Stack) -> None:
         assert refused["error"]["code"] == "token_malformed"
 
 
+@pytest.mark.slow
 async def test_blobs(served: Served, stack: Stack) -> None:
     """A file is stored, named by a message, listed, and read with headers that keep a browser from running it."""
     path = await open_chat(served, "files", stack.add_model("seen"))

@@ -307,7 +307,7 @@ def test_what_a_user_sends_is_read() -> None:
 @pytest.mark.parametrize(
     ("part", "error"),
     [
-        ({"type": "reasoning", "text": "hm"}, InvalidInput),
+        ({"type": "hologram", "text": "hm"}, InvalidInput),
         ({"type": "text", "text": 3}, InvalidInput),
         ({"type": "file", "mediaType": "image/png"}, InvalidInput),
         ({"type": "file", "mediaType": "image/png", "url": "data:image/png;base64,?"}, InvalidInput),

@@ -63,6 +63,10 @@ class Chat:
         apply_chunks(message, self.chunks)
         return message
 
+    def list_calls(self) -> list[dict[str, Any]]:
+        """List the calls of the newest message."""
+        return [part for part in self.messages[-1]["parts"] if "toolCallId" in part]
+
     def find_call(self, name: str) -> dict[str, Any]:
         """Find the newest call of a tool."""
         parts: list[dict[str, Any]] = [part for message in self.messages for part in message["parts"]]
@@ -83,6 +87,7 @@ def read_texts(message: dict[str, Any]) -> list[str]:
     return [part["text"] for part in message["parts"] if part["type"] == "text"]
 
 
+@pytest.mark.slow
 async def test_a_chat_is_a_session(stack: Stack, served: Served) -> None:
     """The first message opens it, a repeated one is answered by the same reply, and a new page gets its messages."""
     chat = Chat(served, model=stack.add_model(answer_chat))
@@ -143,17 +148,97 @@ async def test_an_approval_is_answered_by_the_next_message(stack: Stack, served:
     assert decision.payload["by"] == "own"
 
 
+def decide(call: dict[str, Any], approved: bool = True) -> None:
+    """Decide about a call, as a person in a page does."""
+    call |= {"state": "approval-responded", "approval": call["approval"] | {"approved": approved}}
+
+
+async def test_all_calls_that_wait_are_told(stack: Stack, served: Served) -> None:
+    """Two approvals, a tool of the page's and one of somebody else: the stream ends when only the page is waited for.
+
+    Another viewer of the session changes nothing, although both share what is read of it.
+    """
+    chat = Chat(served, model=stack.add_model(answer_chat), external_tools=[SHOW_MAP])
+    session = await stack.clew.open(
+        served.scope(chat.id),
+        model=stack.add_model(answer_chat),
+        tools=["guarded", "order"],
+        external_tools=[SHOW_MAP],
+    )
+
+    async def answer_order() -> None:
+        async for event in session.follow(0):
+            if event.type == "result_required" and event.name == "order":
+                await session.submit_tool_result(event.tool_call_id, "ordered")
+
+    viewing = asyncio.create_task(answer_order())
+    try:
+        await chat.say("mixed")
+        first, second, mapped, ordered = chat.list_calls()
+        assert [call["state"] for call in (first, second)] == ["approval-requested"] * 2
+        assert (mapped["state"], ordered["output"]) == ("input-available", "ordered")
+        assert chat.chunks[-1]["finishReason"] == "tool-calls"
+        decide(first)
+        await chat.send()
+        assert (first["output"], second["state"]) == ("done", "approval-requested")
+        # A page that has not heard of it hears of it now.
+        second |= {"state": "input-available"}
+        del second["approval"]
+        await chat.send()
+        assert second["state"] == "approval-requested"
+        replayed = await read_chunks(served.http, "GET", f"/v1/ui/chat/{chat.id}/stream")
+        assert [c["toolCallId"] for c in replayed if c["type"] == "tool-approval-request"][-1] == second["toolCallId"]
+        decide(second, approved=False)
+        await chat.send()
+        assert (second["state"], mapped["state"]) == ("output-denied", "input-available")
+        mapped |= {"state": "output-available", "output": {"shown": True}}
+        assert read_texts(await chat.send())[-1].startswith("I read: ")
+        assert chat.chunks[-1]["finishReason"] == "stop"
+    finally:
+        viewing.cancel()
+
+
+async def test_how_a_reply_has_ended(stack: Stack, served: Served) -> None:
+    """A reply that was cut says so, in the stream and when it is streamed again."""
+    chat = Chat(served, model=stack.add_model(answer_chat))
+    await chat.say("cut")
+    assert chat.chunks[-1]["finishReason"] == "length"
+    replayed = await read_chunks(served.http, "GET", f"/v1/ui/chat/{chat.id}/stream")
+    assert replayed[-1]["finishReason"] == "length"
+
+
+async def test_what_a_page_keeps_in_a_message_is_not_sent_to_the_model(stack: Stack, served: Served) -> None:
+    """Its own data, and parts that only an assistant's message means; a text may be empty beside another one."""
+    chat = Chat(served, model=stack.add_model(answer_chat))
+    unsent = [
+        {"type": "data-location", "id": "d", "data": {"city": "Rome"}},
+        {"type": "data-nothing", "data": None},
+        {"type": "step-start"},
+        {"type": "source-url", "sourceId": "s", "url": "https://example.com/"},
+        {"type": "text", "text": ""},
+    ]
+    parts = [*unsent, {"type": "text", "text": "hello", "state": "done", "providerMetadata": {}}]
+    chat.messages.append({"id": "m1", "role": "user", "metadata": None, "parts": parts})
+    assert "".join(read_texts(await chat.send())) == "You said hello"
+    chat.messages.append({"id": "m2", "role": "user", "parts": unsent})
+    body = {"id": chat.id, "messages": chat.messages}
+    refused = await served.http.post("/v1/ui/chat", json=body)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "empty_content")
+
+
 async def test_a_page_that_comes_late_misses_nothing(stack: Stack, served: Served) -> None:
     """A request that has just ended is streamed again, with the same id; without one there is no stream."""
     chat = Chat(served, model=stack.add_model(answer_chat))
     await stack.clew.open(served.scope(chat.id), model=stack.add_model(answer_chat))
-    assert (await served.http.get(f"/v1/ui/chat/{chat.id}/stream")).status_code == 204
+    for path in (chat.id, f"{chat.id}-new"):
+        assert (await served.http.get(f"/v1/ui/chat/{path}/stream")).status_code == 204
     await chat.say("hello")
     replayed = await read_chunks(served.http, "GET", f"/v1/ui/chat/{chat.id}/stream")
     assert replayed[0] == chat.chunks[0]
     assert "".join(c["delta"] for c in replayed if c["type"] == "text-delta") == "You said hello"
 
 
+@pytest.mark.slow
 async def test_a_tool_of_the_page_is_answered_by_the_next_message(stack: Stack, served: Served) -> None:
     """The session offers the tool that the page sends; a repeated result has no second effect."""
     chat = Chat(served, model=stack.add_model(answer_chat), external_tools=[SHOW_MAP])
@@ -187,7 +272,7 @@ async def test_what_a_session_cannot_do_is_refused(stack: Stack, served: Served)
         body = {"id": chat.id, "messages": chat.messages[:1], **change}
         refused = await served.http.post("/v1/ui/chat", json=body)
         assert (refused.status_code, refused.json()["error"]["code"]) == (400, "invalid_input")
-    wrong = {"id": chat.id, "messages": [{"id": "m", "role": "user", "parts": [{"type": "reasoning"}]}]}
+    wrong = {"id": chat.id, "messages": [{"id": "m", "role": "user", "parts": [{"type": "text"}]}]}
     assert (await served.http.post("/v1/ui/chat", json=wrong)).status_code == 400
     assert (await served.http.post("/v1/ui/chat", json={"id": "a:b", "messages": chat.messages})).status_code == 400
 
@@ -204,7 +289,7 @@ async def test_another_tenant_finds_nothing(stack: Stack, served: Served) -> Non
             await served.stranger.post("/v1/ui/chat", json={"id": name, **body}),
             await served.stranger.post("/v1/ag-ui/run", json=make_run(name)),
         ]
-        assert {answer.status_code for answer in answers} <= {400, 404}
+        assert {answer.status_code for answer in answers} <= {204, 400, 404}
         assert "hello" not in "".join(answer.text for answer in answers)
 
 

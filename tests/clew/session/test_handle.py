@@ -17,6 +17,7 @@ from clew.session import handle
 from clew.session.connection import Clew
 from clew_activities.archive import Archive
 from tests.support.command_line import read_error, run_clew
+from tests.support.examples import mark_slow_except
 from tests.support.rolling import make_id
 from tests.support.scripts import PausedModel
 from tests.support.stack import Stack
@@ -170,8 +171,13 @@ async def end(session: Session, how: str) -> None:
     await asyncio.gather(session._handle.workflow.result(), return_exceptions=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("how", "remedy"), [("hibernated", "clew ask"), ("closed", "clew ask"), ("interrupted", "clew recover")]
+    ("how", "remedy"),
+    mark_slow_except(
+        [("interrupted", "clew recover")],
+        [("hibernated", "clew ask"), ("closed", "clew ask"), ("interrupted", "clew recover")],
+    ),
 )
 async def test_every_end_has_its_word_and_says_what_continues_the_session(
     stack: Stack, how: str, remedy: str

@@ -116,6 +116,7 @@ async def test_interrupted_sessions_are_listed(stack: Stack) -> None:
         assert len(await collect(clew, user=user, status="interrupted")) == 2
 
 
+@pytest.mark.slow
 async def test_a_namespace_without_search_attributes_lists_what_it_can(stack: Stack) -> None:
     """Titles and metadata come from the memo; a filter is refused with the command that helps."""
     async with temporal_server(ui=False, search_attributes={}) as server:
@@ -183,6 +184,7 @@ async def test_pages_have_each_archived_session_once(
     assert sorted(await read_all(prefix="s.1")) == sorted(one for one in ids if one.startswith("s.1"))
 
 
+@pytest.mark.slow
 async def test_a_prefix_selects_the_sessions_of_one_tenant(stack: Stack) -> None:
     """Live and archived sessions whose ids begin with it, also where an id goes on with a sign; no other ones."""
     tenant = make_id()

@@ -50,6 +50,7 @@ async def test_what_takes_too_long_is_a_worker_that_does_not_answer() -> None:
             await wait_like_the_sdk(asyncio.Event())
 
 
+@pytest.mark.slow
 async def test_many_updates_at_once_are_all_answered(stack: Stack) -> None:
     """The server takes ten of a session's at a time. Callers wait for their turn, and hear nothing of that limit."""
     session = await stack.open()

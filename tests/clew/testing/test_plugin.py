@@ -81,6 +81,7 @@ def test_nothing_is_imported():
 """
 
 
+@pytest.mark.slow
 def test_the_plugin_imports_nothing_before_it_is_used(tmp_path: Path) -> None:
     """Other projects' tests in the same environment do not pay for it."""
     # This plugin of another package is in the environment of the tests, and imports pydantic.

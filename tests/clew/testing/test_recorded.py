@@ -43,6 +43,7 @@ class ChangedBilling:
         await workflow.execute_activity("charge", start_to_close_timeout=timedelta(seconds=1))
 
 
+@pytest.mark.slow
 async def test_recorded_sessions_are_replayed(tmp_path: Path, histories: list[WorkflowHistory]) -> None:
     """Histories and files of them, in the format of `temporal workflow show`."""
     file = tmp_path / "session.json"
@@ -50,6 +51,7 @@ async def test_recorded_sessions_are_replayed(tmp_path: Path, histories: list[Wo
     assert await replay(histories[0], file, str(file)) == 3
 
 
+@pytest.mark.slow
 async def test_a_folder_stands_for_its_files(tmp_path: Path, histories: list[WorkflowHistory]) -> None:
     """Saved histories of several workflow runs, and below it; a file without histories is named."""
     corpus = read_corpus(NEXT)

@@ -56,6 +56,7 @@ async def running() -> AsyncIterator[Stack]:
         yield running
 
 
+@pytest.mark.slow
 async def test_a_list_is_a_script(running: Stack) -> None:
     """Each call gets the next reply; one too many fails its request."""
     session = await running.open(["one", Reply("two")])
@@ -236,6 +237,7 @@ async def test_an_external_call_is_waited_for(running: Stack) -> None:
     assert await request.answer() == "thanks"
 
 
+@pytest.mark.slow
 async def test_a_wait_after_a_failed_run_ends_with_its_thread(running: Stack) -> None:
     """No call can wait any more: the test need not wait for its time."""
     session = await running.open([], tools=["refund"])
@@ -288,6 +290,7 @@ async def test_a_script_may_cite_and_search(running: Stack) -> None:
     assert reply.recipe.request.encoder.startswith("openai-chat/")
 
 
+@pytest.mark.slow
 async def test_a_scripted_model_takes_what_the_test_says(running: Stack) -> None:
     """It receives the bytes of what it takes, and reads markers of the others; by default it takes nothing."""
     content: list[Any] = ["look", Image.from_bytes(make_png(), name="a.png"), File.from_bytes(make_pdf(1))]

@@ -47,7 +47,7 @@ def test_a_remote_tool_in_json_is_the_one_in_python() -> None:
         ({"timeout_seconds": float("nan")}, "finite"),
         ({"retries": 1, "idempotent": False}, "cannot be retried"),
         ({"external": True}, "either"),
-        ({"timeout": 5}, "timeout: Extra inputs"),
+        ({"timeout": 5}, "timeout: there is no such field .did you mean timeout_seconds"),
         ({"description": 5}, "description: "),
     ],
 )

@@ -125,6 +125,7 @@ async def compacting(session: Session) -> None:
     await session.ask("hello")
     await session.summarize(to_seq=(await session.status()).rev - 2)
     await session.ask("hello")
+    await session.ask("and now?")
     await session.compact(op_id="c-1")
     await session.ask("hello again")
     await session.expand(op_id="e-1")

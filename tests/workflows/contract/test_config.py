@@ -177,7 +177,7 @@ def test_the_summary_has_the_title() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"top_p": 0},
+        {"top_p": -0.01},
         {"top_p": 1.01},
         {"top_p": "0.5"},
         {"verbosity": "verbose"},

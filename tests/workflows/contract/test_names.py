@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clew_workflows.contract.names import find_server, is_selected, is_server_name, make_tool_name, selects
+from clew_workflows.contract.names import (
+    HASH_CHARACTERS,
+    find_server,
+    is_selected,
+    is_server_name,
+    make_tool_name,
+    rewrite_name,
+    selects,
+)
 
 SERVERS = st.text("ab0_-", min_size=1, max_size=32).filter(is_server_name)
 
@@ -21,6 +29,47 @@ def test_two_tools_have_two_names(server: str, other: str, tool: str, another: s
     assert find_server(name) == server
     assert (make_tool_name(other, another) == name) == ((server, tool) == (other, another))
     assert selects(f"mcp:{server}/{tool}", name) == selects(f"mcp:{server}/*", name) is True
+
+
+VALID = re.compile(r"[A-Za-z0-9_-]+")
+SHORT = st.text("aA.b_- 2()", max_size=12)
+
+
+@st.composite
+def draw_names(draw: st.DrawFn) -> list[str]:
+    """Draw names of which some are those that others would be changed to."""
+    names = draw(st.lists(SHORT | SHORT.map(lambda name: name * 8), max_size=8))
+    made = [rewrite_name(name, VALID, limit, mark=mark) for name in names for limit in (64, 20) for mark in "_-"]
+    made += [rewrite_name(name, VALID, 64, set(names)) for name in made]
+    return draw(st.lists(st.sampled_from((*names, *made)), max_size=12)) if names else []
+
+
+@given(draw_names(), st.sampled_from("_-"), st.sampled_from((64, 20)))
+def test_no_two_names_become_one_and_none_changes_when_another_is_added(
+    names: list[str], mark: str, limit: int
+) -> None:
+    taken: list[str] = []
+    for name in names:
+        taken.append(rewrite_name(name, VALID, limit, taken, mark=mark))
+        # Alone it is the same, but for a name that is there already.
+        assert taken[-1] == rewrite_name(name, VALID, limit, mark=mark) or rewrite_name(
+            name, VALID, limit, mark=mark
+        ) in set(taken[:-1])
+    assert len(set(taken)) == len(names)
+    assert all(VALID.fullmatch(name) and len(name) <= limit for name in taken)
+
+
+@given(st.lists(SHORT, unique=True))
+def test_different_names_become_different_names_whatever_others_there_are(names: list[str]) -> None:
+    assert len({rewrite_name(name, VALID, 20) for name in names}) == len(names)
+
+
+def test_a_name_that_looks_like_a_changed_one_is_changed() -> None:
+    """Else it could be that of another."""
+    assert rewrite_name("add", VALID, 64) == "add"
+    changed = rewrite_name("a.b", VALID, 64)
+    assert rewrite_name(changed, VALID, 64) != changed
+    assert len(changed) == len("a_b_") + HASH_CHARACTERS
 
 
 @pytest.mark.parametrize("name", ["", "a__b", "_a", "a_", "a b", "a/b", "x" * 33, "ä"])

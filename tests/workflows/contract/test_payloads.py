@@ -104,6 +104,7 @@ def test_a_recipes_policy_is_what_it_set() -> None:
     assert Recipe.from_json(make_recipe(1)).policy is None
 
 
+@pytest.mark.slow
 def test_nothing_else_knows_the_names_of_a_payloads_fields() -> None:
     """An entry's payload is read through its types: no source outside of them looks into the mapping."""
     lines = [

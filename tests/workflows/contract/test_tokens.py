@@ -6,6 +6,7 @@ import gzip
 import importlib
 import importlib.util
 import sys
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +26,7 @@ from clew_workflows.contract.tokens import (
     find_piece_starts,
     load_encoding,
     load_encodings,
+    register_encoding,
     split,
 )
 from tests.support.examples import examples
@@ -62,6 +64,7 @@ def test_the_facts_are_the_published_ones(published: SimpleNamespace) -> None:
     assert ours.shape.keys() | {"name", "mergeable_ranks"} == published.shape.keys()
 
 
+@pytest.mark.slow
 def test_counts_are_tiktokens(published: SimpleNamespace) -> None:
     """The count of a text equals tiktoken's."""
     ranks = tokens._read_ranks(tokens._read_bundled(published.name) or b"")
@@ -128,6 +131,42 @@ def test_an_unknown_encoding(name: str) -> None:
         load_encoding(name)
 
 
+class Letters:
+    """Counts what `len` counts, plus `more`."""
+
+    def __init__(self, more: object = 0) -> None:
+        self.more: Any = more
+
+    def count(self, text: str) -> int:
+        return len(text) + self.more  # type: ignore[no-any-return]
+
+
+def test_a_tokenizer_of_ones_own() -> None:
+    """It counts all that the others count; its name is registered once, and is none of Clew's."""
+    name = f"letters-{uuid.uuid4().hex}"
+    register_encoding(name, Letters(), framing=2)
+    by = load_encoding(name)
+    assert by.count("hello") == 5
+    assert by.count_message(user_says("hello")) == 7
+    assert by.count_tools([CALCULATOR]) == 2 + len(canonical_json(CALCULATOR))
+    assert load_encoding(name) is by
+    for taken in (name, *ENCODINGS):
+        with pytest.raises(ValueError, match="already registered"):
+            register_encoding(taken, Letters())
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "problem"),
+    [("", 0, "1 to 64"), ("a b", 0, "1 to 64"), ("half", 0.5, "6.5"), ("owing", -9, "-3")],
+)
+def test_a_tokenizer_that_cannot_be_used_is_refused(name: str, more: object, problem: str) -> None:
+    """A name of another form, and a tokenizer that does not count, are refused where they are registered."""
+    with pytest.raises(ValueError, match=problem):
+        register_encoding(name, Letters(more))
+    with pytest.raises(EncodingUnavailable):
+        load_encoding(name)
+
+
 def test_an_encoding_is_loaded_once() -> None:
     """A second load returns the same encoding."""
     assert load_encoding("cl100k_base") is load_encoding("cl100k_base")
@@ -157,6 +196,7 @@ def test_a_wrong_vocabulary_is_not_used(
         UNCACHED("o200k_base")
 
 
+@pytest.mark.slow
 def test_a_worker_that_starts_checks_every_vocabulary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The vocabulary that few models use is checked, too, and takes no memory before a session needs it."""
     load_encoding("o200k_base")

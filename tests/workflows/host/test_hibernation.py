@@ -72,6 +72,7 @@ async def test_many_may_close_at_once(stack: Stack, clew: Clew) -> None:
     assert all(isinstance(answer, Closed) for answer in answers if isinstance(answer, BaseException))
 
 
+@pytest.mark.slow
 async def test_while_the_store_is_away_a_closed_session_stays(stack: Stack) -> None:
     """The caller is told in time, may ask again, and nothing is lost: it ends when the store is back."""
     store = FailingStore()
@@ -157,6 +158,7 @@ async def test_an_archive_that_is_anothers_ends_the_session_and_nothing_hangs(st
         await clew.open(session.id, model=stack.add_model("fine"))
 
 
+@pytest.mark.slow
 async def test_a_close_that_meets_a_rollover_is_answered(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     """The session is about to go on in a new run, and waits for the answer to another update: it ends instead."""
     delay_effects(monkeypatch, SignCheckpoint)
@@ -189,6 +191,7 @@ async def test_a_session_that_idles_hibernates_by_itself(stack: Stack, clew: Cle
     assert entries[4].payload == {"event": "hibernated", "reason": "nothing has happened for 1 seconds"}
 
 
+@pytest.mark.slow
 async def test_a_session_that_dozes_off_while_it_is_archived_hibernates(stack: Stack) -> None:
     """It has idled for long enough before the store has answered: it ends, and goes on when it is opened."""
     store = FailingStore()

@@ -67,7 +67,7 @@ def test_an_unknown_field_is_refused_by_its_name(field: str) -> None:
         ("start", {"config": {"model": "openai:m", "tools": [""]}}, "config.tools.0"),
         ("start", {"config": {"model": "openai:m", "tools": ["t" * 201]}}, "config.tools.0"),
         ("start", {"config": {"model": "openai:m", "tools": ["t"] * 129}}, "config.tools"),
-        ("start", {"config": {"model": "openai:m", "encoding": "p50k_base"}}, "config.encoding"),
+        ("start", {"config": {"model": "openai:m", "encoding": "p50k base"}}, "config.encoding"),
         ("start", {"config": {"model": "openai:m", "limits": {"max_tool_result_bytes": 255}}}, "config.limits"),
         ("start", {"config": {"model": "openai:m", "limits": {"max_message_bytes": 0}}}, "config.limits"),
         ("start", {"config": {"model": "openai:m", "limits": {"max_message_bytes": 262145}}}, "config.limits"),

@@ -20,6 +20,7 @@ from tests.support.stack import Stack
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 
+@pytest.mark.slow
 async def test_a_run_that_is_carried_over_can_be_cancelled_while_the_store_is_away(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:

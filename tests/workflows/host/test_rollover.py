@@ -97,6 +97,7 @@ async def test_nothing_that_arrives_during_a_rollover_is_lost_or_taken_twice(sta
     assert len([e for e in entries if e.kind == "input" and e.payload["event"] == "rejected"]) == 12
 
 
+@pytest.mark.slow
 async def test_a_long_run_goes_on_between_its_steps(stack: Stack, clew: Clew) -> None:
     """It waits for the end of a run as long as it can; the run, its approvals and its usage go on in the next one."""
 
@@ -113,6 +114,7 @@ async def test_a_long_run_goes_on_between_its_steps(stack: Stack, clew: Clew) ->
     assert len(await list_runs(clew, session.id)) > 2
 
 
+@pytest.mark.slow
 async def test_what_is_carried_makes_no_run_full(stack: Stack) -> None:
     """A session that carries more than a run of its workflow is to hold goes on in a new one only as it is used."""
     policy = ContextPolicy(max_input_tokens=200_000)
@@ -126,6 +128,7 @@ async def test_what_is_carried_makes_no_run_full(stack: Stack) -> None:
         assert len(await list_runs(clew, session.id)) <= len(before) + 1
 
 
+@pytest.mark.slow
 async def test_an_approval_is_waited_for_over_runs_of_the_workflow(stack: Stack, clew: Clew) -> None:
     """What comes meanwhile fills the history; the call still waits, and runs once it is approved."""
 
@@ -170,6 +173,7 @@ async def test_a_request_may_look_further_back_than_the_session_does(stack: Stac
     assert int(await session.ask("all again", context_policy=ContextPolicy(max_input_tokens=50_000))) == 95
 
 
+@pytest.mark.slow
 async def test_a_snapshot_may_reach_further_back_than_those_in_the_archive(stack: Stack, clew: Clew) -> None:
     """With `base_seq`, what came before an older snapshot is in the context again, archived or not."""
     model = stack.add_model(lambda body: Reply(f"{len(body['messages'])}"))
@@ -193,6 +197,7 @@ async def test_a_snapshot_may_reach_further_back_than_those_in_the_archive(stack
     assert await again.ask("five") == "9"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "workflows",
     [pytest.param(IMPATIENT, id="asks soon", marks=pytest.mark.slow), pytest.param(RESIGNED, id="asks late")],
@@ -227,6 +232,7 @@ async def test_a_store_that_is_away_is_waited_for(stack: Stack, workflows: Seque
         assert "cannot be reached" in told[1]["reason"]
 
 
+@pytest.mark.slow
 async def test_the_message_that_fills_the_history_is_answered(stack: Stack) -> None:
     """The store is away: what the session has accepted does not wait for it."""
     store = FailingStore()
@@ -246,6 +252,7 @@ async def test_the_message_that_fills_the_history_is_answered(stack: Stack) -> N
         await session.close()
 
 
+@pytest.mark.slow
 async def test_what_was_archived_without_an_answer_is_gone_on_from(stack: Stack) -> None:
     """The head stands, nobody was told, and more has been said since: the next attempt goes on from there."""
     store = FailingStore()
@@ -351,6 +358,7 @@ async def test_no_summary_begins_while_a_rollover_waits(stack: Stack, monkeypatc
         assert len(stack.list_requests(summarizer)) == 1
 
 
+@pytest.mark.slow
 async def test_an_old_head_is_not_continued(stack: Stack) -> None:
     """The store shows a head that is older than the session knows: the next one holds the thread without a gap."""
     store = FailingStore()
@@ -378,6 +386,7 @@ async def test_an_old_head_is_not_continued(stack: Stack) -> None:
         assert sum(entry.kind == "run" for entry in entries) == said
 
 
+@pytest.mark.slow
 async def test_a_command_that_is_sent_again_after_a_rollover_has_its_first_answer(stack: Stack, clew: Clew) -> None:
     """It is not refused as if another one had carried it out. A new command is refused."""
     model, command = SlowModel(), CancelInput()
@@ -394,6 +403,7 @@ async def test_a_command_that_is_sent_again_after_a_rollover_has_its_first_answe
         await send_update(clew.temporal, session.id, "cancel_request", command, "c-2")
 
 
+@pytest.mark.slow
 async def test_an_update_that_is_refused_with_timers_leaves_no_trace(stack: Stack) -> None:
     """While nobody worked, two timers have fired and a rollover has become due: a replay has the same commands."""
     store, queue = FailingStore(), f"queue-{uuid.uuid4().hex}"

@@ -31,6 +31,7 @@ async def test_a_hibernating_session_is_taken_up_again(stack: Stack, clew: Clew)
     assert (await again.status()).usage.model_calls == 2
 
 
+@pytest.mark.slow
 async def test_who_opens_a_hibernating_session_finds_one(stack: Stack, clew: Clew) -> None:
     """Any number of clients at once get the same session; without a model it is found as well."""
     model = stack.add_model("fine")
@@ -45,6 +46,7 @@ async def test_who_opens_a_hibernating_session_finds_one(stack: Stack, clew: Cle
     assert await again.ask("two") == "fine"
 
 
+@pytest.mark.slow
 async def test_a_session_whose_state_is_away_says_so_and_can_be_closed(stack: Stack) -> None:
     """It is found, and cannot go on yet: callers are refused, and answered when it can; closed, it is as it was."""
     store = FailingStore()
@@ -72,6 +74,7 @@ async def test_a_session_whose_state_is_away_says_so_and_can_be_closed(stack: St
         assert kinds == ["config", *turn, "session", *turn]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "damage"),
     [
@@ -103,6 +106,7 @@ async def test_a_session_whose_archive_is_damaged_names_the_object(stack: Stack,
         await wait_until(answered)
 
 
+@pytest.mark.slow
 async def test_a_session_that_was_closed_before_it_had_woken_goes_on(stack: Stack) -> None:
     """The archive was made its own, and it was not told: nothing is in its history, so nothing needs a recovery."""
     store = FailingStore()
@@ -126,6 +130,7 @@ async def test_a_session_that_was_closed_before_it_had_woken_goes_on(stack: Stac
         assert [entry.kind for entry in await again.entries()] == ["config", *turn, "session", *turn]
 
 
+@pytest.mark.slow
 async def test_a_session_that_was_terminated_does_not_seem_to_be_empty(stack: Stack, clew: Clew) -> None:
     """Opening it says what to do, whether or not anything was archived."""
     for turns in (1, 30):
@@ -137,6 +142,7 @@ async def test_a_session_that_was_terminated_does_not_seem_to_be_empty(stack: St
             await clew.open(session.id, model=stack.add_model("fine"))
 
 
+@pytest.mark.slow
 async def test_what_was_cut_off_is_not_read_as_if_it_were_whole(stack: Stack, clew: Clew) -> None:
     """Readers and openers are told to recover it, also after the workflow was started again by hand."""
     session = await clew.open(make_id(), model=stack.add_model("fine"))

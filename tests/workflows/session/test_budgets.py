@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from clew.contract import ModelOptions
 from clew.errors import ContextOverflow
+from clew_activities.model.prepare import make_profile
 from clew_workflows.contract.outcomes import Usage
+from clew_workflows.contract.payloads import ErrorPayload, Refused, SentRequest
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.protocol import CallModel, Failure
 from clew_workflows.session import budgets
@@ -284,6 +286,50 @@ def test_what_was_learned_is_carried_and_bounded() -> None:
     assert list(learned) == [f"local:m{number}" for number in range(4, 20)]
     assert learned["local:m4"] == Learned(budget=124)
     assert budgets.learn_refusal(learned, "local:m4", 500) == learned
+
+
+def refuse(*ids: str, reason: str = "Could not process image") -> SentRequest:
+    """What a provider has received at last, without these images."""
+    refused = Refused(kind="media", ids=ids, reason=reason)
+    return SentRequest(digest="d", encoder="openai-chat/1", refused=(refused,) if ids else ())
+
+
+def test_later_calls_are_without_what_was_refused_and_the_thread_says_so_once() -> None:
+    session = begin_small()
+    session.ask("look")
+    assert not session.call.refused
+    reply(session, request=refuse("a", "b"))
+    session.ask("and now?")
+    assert [group.ids for group in session.call.refused] == [("a", "b")]
+    reply(session, request=refuse("b", "c"))
+    session.ask("still?")
+    assert [group.ids for group in session.call.refused] == [("a", "b", "c")]
+    reply(session, request=refuse())
+    errors = [entry.read(ErrorPayload) for entry in session.thread.filter_by_kind("error")]
+    assert [(error.type, error.message) for error in errors] == [("item_refused", "Could not process image")] * 2
+    assert [error.refused.ids for error in errors if error.refused] == [("a", "b"), ("c",)]
+    outcomes = [entry.payload for entry in session.thread.filter_by_kind("run")]
+    answers = [session.thread[outcome["answer_seq"]].payload["content"] for outcome in outcomes]
+    assert answers == ["fine"] * 3
+
+
+def test_what_was_refused_is_the_models_and_is_carried_and_bounded() -> None:
+    """Another model gets it; a new policy changes nothing of it."""
+    session = begin_small()
+    session.ask("look")
+    reply(session, request=refuse("a"))
+    refused = session.state.settings.refused
+    assert carry_over(session).state.settings.refused == refused != {}
+    session.configure(context_policy=ContextPolicy(max_messages=50))
+    assert session.state.settings.refused == refused
+    session.ask("and you?", model="local:other")
+    session.take_event(make_profile("local:other"))
+    assert session.call.refused == ()
+    many: Any = {}
+    for number in range(3 * budgets.MAX_REFUSED):
+        many = budgets.learn_refused(many, MODEL, [Refused(kind="media", ids=(str(number),), reason="no")])
+    assert sum(len(group.ids) for group in many[MODEL]) == budgets.MAX_REFUSED
+    assert many[MODEL][-1].ids[-1] == str(3 * budgets.MAX_REFUSED - 1)
 
 
 @examples(40)

@@ -7,6 +7,7 @@ import dataclasses
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from clew.contract import CloseInput, MessageInput, ModelOptions, SessionConfig
 from clew.errors import ClewError, InvalidInput, InvalidTokenBudget
@@ -79,6 +80,14 @@ def test_a_policy_that_cannot_be_used_is_refused_before_anything(
     session = SessionHarness()
     with pytest.raises(error):
         requests.make_request(session.state, MessageInput(content="hello", context_policy=policy), "r")
+
+
+def test_an_encoding_that_the_worker_does_not_have_is_refused_before_anything() -> None:
+    """The error names those that it has. A name of another form is refused by every process."""
+    with pytest.raises(InvalidInput, match="unknown encoding 'gpt2': one of o200k_base"):
+        decisions.begin("s-1", SessionConfig(model="openai:gpt-4o", encoding="gpt2"))
+    with pytest.raises(ValidationError, match="encoding"):
+        SessionConfig(model="openai:gpt-4o", encoding="gpt 2")
 
 
 def test_a_message_is_committed_before_a_model_is_called() -> None:

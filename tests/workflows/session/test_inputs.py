@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 
-from clew.contract import MessageInput, ModelOptions, SubmitInput
+from clew.contract import ContextPolicy, MessageInput, ModelOptions, SubmitInput
 from clew.errors import Idle, InvalidInput, QueueFull, RequestMismatch
 from clew_workflows.contract.outcomes import Usage
 from clew_workflows.contract.tokens import load_encoding
@@ -308,6 +310,61 @@ def test_an_answer_of_another_form_is_repaired_within_the_model_calls_of_the_run
 
 
 FORM = {"type": "object"}
+
+
+def test_an_answer_that_never_fits_is_corrected_three_times() -> None:
+    """Then the request fails, however many model calls it might make. The next request has its own three."""
+    session = SessionHarness(max_iterations=100)
+    for _ in range(2):
+        request_id = session.ask(output_schema=FORM)
+        for _ in range(4):
+            session.reply("no", schema_problem="it is not JSON")
+        assert session.find_ending(request_id) == ("failed", "invalid_output")
+        assert session.find_outcome(request_id)["iterations"] == 4
+
+
+def _list_contents(session: SessionHarness) -> list[str]:
+    return [str(message["content"]) for message in session.build_context(session.call).messages]
+
+
+@pytest.mark.parametrize("window", ["sliding", "epoch"])
+def test_corrections_leave_the_contexts_of_later_runs(window: Literal["sliding", "epoch"]) -> None:
+    """Within the run each call sees them; later ones see the question and its last answer. The thread keeps all."""
+    policy = ContextPolicy(window=window, max_input_tokens=6000, reserve_output_tokens=0)
+    session = SessionHarness(max_iterations=100, context_policy=policy)
+    for number, last in (("one", "{}"), ("two", "never")):
+        session.ask(number, output_schema=FORM)
+        for failed in range(3):
+            session.reply(f"no {failed}", schema_problem="it is not JSON")
+        assert [text for text in _list_contents(session) if text.startswith("no")] == ["no 0", "no 1", "no 2"]
+        session.reply(last, schema_problem=None if last == "{}" else "it is not JSON")
+        session.ask("and?")
+        contents = _list_contents(session)
+        assert contents[-3:] == [number, last, "and?"]
+        session.reply("well")
+    assert _list_contents_of_thread(session).count("no 1") == 2
+
+
+def _list_contents_of_thread(session: SessionHarness) -> list[str]:
+    return [str(entry.payload["content"]) for entry in session.thread if entry.kind == "ai_message"]
+
+
+def test_all_parts_of_a_corrected_answer_leave_and_what_was_said_in_between_stays() -> None:
+    """A paused reply is a part of the answer. A message that was steered in, and a round of tools, are not."""
+    session = SessionHarness(max_iterations=100)
+    session.ask("q", output_schema=FORM)
+    session.reply("part one", stop_reason="paused")
+    session.reply("part two", schema_problem="it is not JSON")
+    session.steer("in metres")
+    session.reply("beside", "add")
+    session.answer_calls("4")
+    session.reply("{}")
+    session.reply("{}")
+    session.ask("and?")
+    contents = _list_contents(session)
+    assert not any(text.startswith(("part", "Your answer is not")) for text in contents)
+    assert "in metres" in contents
+    assert "q" in contents
 
 
 def test_a_wrong_answer_fails_the_run_although_a_steer_waits() -> None:

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from clew.contract import ConfigureInput, ModelOptions
-from clew.errors import InvalidOperation, InvalidTokenBudget, QueueFull, UnknownTool
+from clew.errors import InvalidOperation, InvalidTokenBudget, QueueFull, RequestReused, UnknownTool
 from clew_workflows.contract.outputs import ConfigureReceipt
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.protocol import Prepare
@@ -18,7 +18,7 @@ from clew_workflows.session import commands, views
 from clew_workflows.session.state import MAX_KNOWN_OPS, MAX_WAITING
 from clew_workflows.thread.context.archived import retain
 from clew_workflows.thread.thread import Thread
-from tests.support.session_harness import UNKNOWN, SessionHarness
+from tests.support.session_harness import UNKNOWN, SessionHarness, carry_over
 from tests.support.threads import assert_valid
 
 CALL = {"role": "assistant", "content": "", "tool_calls": [{"id": "x", "name": "add", "arguments": {}}]}
@@ -117,6 +117,38 @@ def test_an_operation_is_known_by_its_id() -> None:
     assert [op_id for op_id, _ in list_lanes(session)] == ["applied", "waiting"]
 
 
+def test_the_same_id_with_another_operation_is_refused() -> None:
+    """Applied, waiting, superseded or carried: another type, lane or content under its id changes nothing."""
+    session = SessionHarness()
+    session.ask()
+    session.reply("done")
+    session.operate("applied")
+    session.operate("pinned", "pin", seqs=[1])
+    session.ask()
+    session.operate("superseded")
+    session.operate("waiting")
+    others: list[tuple[str, dict[str, Any]]] = [
+        ("switch", {"lane": "draft"}),
+        ("replace", {"lane": "draft"}),
+        ("replace", {"result_context": {"messages": [USER]}}),
+        ("expand", {}),
+        ("pin", {"seqs": [2]}),
+        ("unpin", {"seqs": [1]}),
+    ]
+    for _ in range(2):
+        state, rev = session.state, session.thread.rev
+        for op_id in ("applied", "pinned", "superseded", "waiting"):
+            for kind, fields in others:
+                with pytest.raises(RequestReused, match=f"op_id.*'{op_id}'"):
+                    session.operate(op_id, kind, **fields)
+        assert (session.state, session.thread.rev) == (state, rev)
+        assert session.operate("pinned", "pin", seqs=[1]).status == "duplicate"
+        if session.effect:
+            session.reply("done")
+    known = carry_over(session).state.memory
+    assert known.is_reused("op_id", "waiting", "another")
+
+
 def test_the_newest_128_ids_are_known() -> None:
     session = SessionHarness()
     for number in range(MAX_KNOWN_OPS + 1):
@@ -130,17 +162,17 @@ def test_the_newest_128_ids_are_known() -> None:
     [
         ("replace", None, {"result_context": None}, "needs result_context"),
         ("replace", None, {"base_seq": 2}, "base_seq 2 is not in the thread"),
-        ("replace", None, {"seqs": [0]}, "seqs: Extra"),
+        ("replace", None, {"seqs": [0]}, "seqs: there is no such field"),
         ("switch", None, {}, "needs context_ref"),
-        ("switch", "draft", {"base_seq": 0}, "base_seq: Extra"),
+        ("switch", "draft", {"base_seq": 0}, "base_seq: there is no such field"),
         ("pin", None, {"seqs": [0]}, "entry 0 is no message"),
         ("pin", None, {"seqs": [99]}, "entry 99 is no message"),
         ("pin", None, {}, "seqs: Field required"),
         ("pin", None, {"seqs": list(range(65))}, "at most 64"),
         ("unpin", None, {"seqs": []}, "seqs: List should have at least 1"),
-        ("unpin", None, {"seqs": [0], "base_seq": 0}, "base_seq: Extra"),
+        ("unpin", None, {"seqs": [0], "base_seq": 0}, "base_seq: there is no such field"),
         ("expand", None, {}, "nothing of the lane 'default' is compacted"),
-        ("expand", None, {"seqs": [0]}, "seqs: Extra"),
+        ("expand", None, {"seqs": [0]}, "seqs: there is no such field"),
         ("replace", None, {"result_context": {"messages": [RESULT]}}, "needs its tool call right before"),
         ("replace", None, {"result_context": {"messages": [CALL]}}, "end within tool calls"),
         ("replace", None, {"result_context": {"messages": [CALL, USER]}}, "need their results first"),

@@ -47,3 +47,13 @@ def test_an_image_is_described(form: str) -> None:
     content = read_remote_result("json/plain", to_json(PARTS[form]), 100_000).content
     assert f"{len(PNG)} bytes: left out" in content
     assert len(content) < 300
+
+
+@pytest.mark.parametrize("odd", [7, None, "text", {"type": "video"}, {"type": "image", "blob": {}}, {"type": "text"}])
+def test_a_part_that_cannot_be_used_costs_no_other(odd: object) -> None:
+    """It is a text, and the image beside it stays an image."""
+    image = {"type": "image", "url": "https://h.example/a.png"}
+    answer = read_remote_result("json/plain", to_json([{"type": "text", "text": "look"}, odd, image]), 10_000)
+    assert not isinstance(answer.content, str)
+    assert [part["type"] for part in answer.content] == ["text", "text", "image"]
+    assert answer.content[0] == {"type": "text", "text": "look"}

@@ -13,7 +13,7 @@ from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.session import checkpoints, requests
 from clew_workflows.thread.context.contexts import rebuild_context
 from clew_workflows.thread.entries import Entry
-from tests.support.session_harness import SessionHarness, make_reply
+from tests.support.session_harness import SessionHarness, make_agent, make_reply
 
 
 def test_a_request_may_bring_settings_of_its_own() -> None:
@@ -55,6 +55,20 @@ def test_max_output_tokens_is_always_set() -> None:
     session.reply("hi")
     session.ask(model_options=ModelOptions(max_output_tokens=9))
     assert session.call.options.max_output_tokens == 9
+
+
+@pytest.mark.parametrize("policy", [None, ContextPolicy(reserve_output_tokens=100)])
+def test_a_message_that_shortens_only_makes_no_reply_longer(policy: ContextPolicy | None) -> None:
+    """Whether the agent's options name the longest reply, or its policy does. Others have what they ask for."""
+    options = ModelOptions() if policy else ModelOptions(max_output_tokens=100)
+    session = SessionHarness(agent="support", prepare=False)
+    session.answer_preparation(agent=make_agent(context_policy=policy, model_options=options))
+    for wanted, longest in ((9, 9), (1000, 100), (None, 100)):
+        session.ask(model_options=ModelOptions(max_output_tokens=wanted), shortens_only=True)
+        assert session.call.options.max_output_tokens == longest
+        session.reply("hi")
+    session.ask(model_options=ModelOptions(max_output_tokens=1000))
+    assert session.call.options.max_output_tokens == 1000
 
 
 def test_a_request_with_another_model_gets_the_policy_for_that_model() -> None:

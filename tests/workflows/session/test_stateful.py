@@ -101,6 +101,7 @@ class AnySession(SessionInvariants):
             **config,
         )
         self.requests = []
+        self.first_message: tuple[str, dict[str, Any]] | None = None
         self.inputs = []
         self.shown = {}
         self.under_way = None
@@ -119,11 +120,14 @@ class AnySession(SessionInvariants):
         known = again and bool(self.requests)
         request_id = self.requests[0] if known else f"r-{len(self.requests)}"
         rev, state = self.session.thread.rev, self.session.state
+        message = (content, own | given)
         done = self.ask_for(self.session.ask, content, request_id, on_busy=on_busy, **own, **given)
         if known:
-            assert done == request_id
+            # The same message is a repetition, another one is refused.
+            assert done == (request_id if message == self.first_message else None)
             assert (self.session.thread.rev, self.session.state) == (rev, state)
         elif done:
+            self.first_message = message if not self.requests else self.first_message
             self.requests.append(request_id)
 
     @rule(
@@ -300,7 +304,9 @@ class AnySession(SessionInvariants):
         state = dataclasses.replace(session.state, archive=place)
         arrived = restore(json.loads(to_json(carry(dataclasses.replace(session.session, state=state)))))
         # What a call returns reaches the next run of the workflow as a signal alone.
-        detached = dataclasses.replace(state, late_calls=(), detached_calls=tool_rounds.detach_calls(state))
+        detached = dataclasses.replace(
+            state, late_calls=(), detached_calls=tool_rounds.detach_calls(state, self.session.thread)
+        )
         memory = dataclasses.replace(arrived.state.memory, outcomes=state.memory.outcomes)
         assert dataclasses.replace(arrived.state, memory=memory) == detached
         assert arrived.effect == session.effect

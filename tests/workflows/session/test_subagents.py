@@ -10,6 +10,7 @@ import pytest
 
 from clew.contract import MAX_SUBAGENT_DEPTH, SubagentResultInput, Task, ToolResultInput
 from clew.errors import Busy, UnknownToolCall
+from clew_workflows.contract.names import make_child_id
 from clew_workflows.contract.outcomes import Usage
 from clew_workflows.protocol import ArchiveRef, Failure, RequestedTool
 from clew_workflows.session import decisions, outside, runs, subagents, views
@@ -112,27 +113,30 @@ def test_a_child_starts_with_the_task_and_what_its_parent_has_left() -> None:
 
 def test_the_ids_of_children_are_session_ids() -> None:
     """Also below a session whose id is as long as it may be."""
-    assert subagents.make_child_id("s-1", "tool00001") == "s-1.tool00001"
-    long = subagents.make_child_id("s" * 200, "tool1000000000000000")
+    assert make_child_id("s-1", "tool00001") == "s-1.tool00001"
+    long = make_child_id("s" * 200, "tool1000000000000000")
     assert len(long) <= 200
-    assert long != subagents.make_child_id("s" * 199, "tool1000000000000000")
+    assert long != make_child_id("s" * 199, "tool1000000000000000")
 
 
 @pytest.mark.parametrize(
     ("status", "reason", "content", "text"),
     [
         ("completed", "max_iterations", "", "[the subagent ended without a text (max_iterations)]"),
-        ("failed", "timeout", "no answer within 3 seconds", "error: the subagent failed: timeout: no answer within"),
+        ("failed", "timeout", "no answer within 3 seconds", "error: the subagent failed: timeout"),
+        ("failed", "token_limit", "9 tokens are used", "error: the subagent failed: token_limit: 9 tokens are used"),
         ("cancelled", "cancelled", "", "error: the subagent was cancelled: cancelled"),
     ],
 )
 def test_a_task_without_an_answer_is_an_error_that_the_model_reads(
     status: str, reason: str, content: str, text: str
 ) -> None:
-    """With the reason."""
+    """With the reason. What else is wrong with the operator's setup is the operator's to read."""
     session = waiting("look_agent")
     report(session, "tool00001", content, status=status, reason=reason)
-    assert read_results(session)["tool00001"].startswith(text)
+    assert read_results(session)["tool00001"] == text
+    problems = [e.payload.get("problem") for e in session.thread if e.payload.get("role") == "tool"]
+    assert problems == [content if reason == "timeout" else None]
     assert session.thread[3].payload.get("is_error", False) is (status != "completed")
 
 
@@ -301,6 +305,14 @@ def test_a_session_hibernates_when_its_subagents_have_been_cancelled() -> None:
     assert (session.thread.rev, session.state.spent.subagents) == (rev, Usage())
 
 
+def test_a_session_that_is_opened_again_has_forgotten_its_cancelled_subagents() -> None:
+    """They report to the workflow run that has cancelled them, or to none."""
+    session = waiting("look_agent")
+    session.close()
+    session.apply(subagents.mark_cancelled(session.state, session.state.children[0]))
+    assert carry_over(session).state.children == ()
+
+
 def test_a_call_that_ends_without_its_subagent_cancels_it() -> None:
     """At the timeout of the tool, and when an operator answers instead."""
     session = waiting("look_agent", "look_agent")
@@ -319,7 +331,7 @@ def test_a_child_that_fails_as_a_workflow_is_an_error_that_the_model_reads() -> 
     (child,) = session.state.children
     failed = subagents.take_failure(session.state, child, "it was terminated")
     session.apply(failed.then(runs.proceed, session.now))
-    assert read_results(session) == {"tool00001": "error: the subagent gave no result: it was terminated"}
+    assert read_results(session) == {"tool00001": "error: the subagent gave no result"}
     rev = session.thread.rev
     failed = subagents.take_failure(session.state, child, "it was terminated")
     session.apply(failed.then(runs.proceed, session.now))

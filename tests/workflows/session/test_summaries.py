@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic_core import to_json
 
-from clew.contract import ContextPolicy, SummarizeInput
+from clew.contract import ContextPolicy, LateResultInput, SummarizeInput
 from clew.errors import NothingToSummarize
 from clew_workflows.contract.content import get_text
+from clew_workflows.contract.outcomes import Usage
 from clew_workflows.protocol import Summarize, Summarized, WrittenSummary
 from clew_workflows.session import summaries
+from clew_workflows.session.carried import carry, restore
 from clew_workflows.thread.context.archived import retain
 from clew_workflows.thread.thread import Thread
-from tests.support.session_harness import SessionHarness
+from tests.support.session_harness import SessionHarness, begin_small, make_refusal
 
 POLICY = ContextPolicy(max_input_tokens=8000, reserve_output_tokens=100, keep_last_turns=1)
 
@@ -58,6 +62,23 @@ def test_a_round_that_may_still_return_is_not_summed_up() -> None:
     assert sum_up(session).to_seq == find_seq(session, "pay")
     session.answer_call("tool00002", "paid 500")
     assert "paid 500" in list_contents(session)
+
+
+def test_a_round_that_may_return_after_a_rollover_is_not_summed_up() -> None:
+    """Its worker sends the result by a signal. A call that has not returned for many runs may never return."""
+    session = open_doubting_session()
+    session.state = restore(carry(session.session)).state
+    assert session.state.detached_calls
+    assert sum_up(session).to_seq == find_seq(session, "pay")
+    session.do(LateResultInput(tool_call_id="tool00002", content="paid 500"))
+    assert "paid 500" in list_contents(session)
+
+    lost = open_doubting_session()
+    lost.state = restore(carry(lost.session)).state
+    for number in range(summaries.RUNS_BEFORE_LOSS):
+        lost.ask(f"turn {number}")
+        lost.reply("fine")
+    assert (sum_up(lost).to_seq or 0) > find_seq(lost, "5, and 500 is in doubt")
 
 
 def test_a_compaction_reaches_no_further_either() -> None:
@@ -147,3 +168,37 @@ def test_a_round_that_is_partly_in_the_archive_is_summed_up_with_all_of_its_resu
     assert retained.gaps["default"].newest_seq == find_seq(session, "a page")
     session.thread = Thread((), first_seq, retained)
     assert sum_up(session, to_seq).to_seq == end
+
+
+@pytest.mark.slow
+@given(
+    limit=st.integers(1_500, 8_000),
+    policy=st.builds(
+        ContextPolicy,
+        max_input_tokens=st.just(32_768),
+        reserve_output_tokens=st.sampled_from((100, 200)),
+        keep_last_turns=st.integers(0, 10),
+        window=st.sampled_from(("sliding", "epoch")),
+        low_water=st.sampled_from((0.1, 0.5, 0.9)),
+        summarization=st.just("request_new"),
+    ),
+    shares=st.lists(st.integers(1, 12), min_size=30, max_size=60),
+)
+def test_what_a_learned_window_drops_is_summarized(limit: int, policy: ContextPolicy, shares: list[int]) -> None:
+    """A call whose window drops messages is followed by a summary, after which the next window drops none.
+
+    So it is under a policy for a much larger window than the model has, whatever the turns are that should stay.
+    """
+    session = begin_small(policy)
+    has_summary = False
+    for share in shares:
+        session.ask("x" * (4 * limit * share // 100))
+        while (meta := session.build_context(session.call).meta).estimated_tokens > limit - 50:
+            session.take_event(make_refusal(session, limit=limit, actual=meta.estimated_tokens))
+        assert not (meta.truncated and has_summary)
+        usage = Usage(input_tokens=meta.estimated_tokens, output_tokens=1)
+        session.reply("fine", usage=usage, needs_summary=meta.needs_summary)
+        if has_summary := isinstance(session.effect, Summarize):
+            effect = summaries.find_range(session.state, session.thread, session.effect)
+            session.take_event(Summarized(effect=effect, summary=_SUMMARY))
+        assert has_summary == meta.truncated

@@ -21,6 +21,7 @@ from clew_workflows.protocol import RequestedTool
 from clew_workflows.session import decisions, drafts, requests, views
 from clew_workflows.thread.context.contexts import take_page
 from clew_workflows.thread.entries import Draft
+from tests.support.examples import mark_slow_except
 from tests.support.session_harness import SessionHarness
 
 MB = 1_000_000
@@ -275,7 +276,11 @@ def test_a_window_is_the_newest_that_fits() -> None:
     Window.model_validate(everything)
 
 
-@pytest.mark.parametrize("content", [*CONTENTS.values(), " " * 50_000 + "x"], ids=[*CONTENTS, "white space"])
+@pytest.mark.parametrize(
+    "content",
+    mark_slow_except([CONTENTS["quotes"]], [*CONTENTS.values(), " " * 50_000 + "x"]),
+    ids=[*CONTENTS, "white space"],
+)
 def test_a_window_that_is_more_than_a_page_loses_its_oldest(content: str) -> None:
     """What is asked for is the newest, and what is said of it holds for what is shown."""
     session = open_chat(*[(f"{n}{content}", f"answer {n}") for n in range(20)])

@@ -10,7 +10,7 @@ Tested in other modules:
 `slow_timers`: tests/workflows/host/test_tokenizing
 `started_workflows`: tests/workflows/test_session, tests/workflows/test_agents
 `storage_references`: tests/workflows/test_remote_tools, tests/contract/test_hostile_input
-`stuck_evictions`: tests/activities/worker/test_process
+`stuck_workflows`: tests/activities/worker/test_process
 `updates_in_flight`: tests/clew/session/test_transport
 `wrapped_converter`: tests/workflows/test_encryption
 """

@@ -278,6 +278,7 @@ async def test_a_worker_evicts_a_workflow(stack: Stack) -> None:
         await handle.terminate()
 
 
+@pytest.mark.slow
 async def test_a_query_shows_nothing_of_another_workers_task(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     """A lost worker has begun a task. A query brings its events to the next worker, and waits for the next task."""
     failed: list[WorkflowActivationCompletion] = []

@@ -44,7 +44,7 @@ NO_PUBLIC_WAY = {
     "refused_updates",
     "started_workflows",
     "deadlock_timeout",
-    "stuck_evictions",
+    "stuck_workflows",
     "short_activations",
     "replayed_state",
 }
@@ -146,7 +146,7 @@ def test_a_worker_still_has_no_option_for_deadlocks() -> None:
 
 def test_a_worker_still_hides_that_it_is_stuck() -> None:
     if any(word in name for word in ("evict", "stuck") for name in list_public(Worker)):
-        fail_as_gone("a worker does not say that it cannot evict workflows", "stuck_evictions")
+        fail_as_gone("a worker does not say that it cannot evict workflows", "stuck_workflows")
 
 
 def test_a_replay_still_hides_its_workflow() -> None:

@@ -100,6 +100,7 @@ async def _refused(session: Session) -> None:
         await session.inject("refused")
 
 
+@pytest.mark.slow
 async def test_every_task_that_handles_an_event_has_a_command(stack: Stack) -> None:
     """A replay would join a task without one with the task after it, at another time and in another order."""
 
@@ -147,6 +148,7 @@ async def test_a_task_whose_timer_ends_no_wait_has_a_command(stack: Stack) -> No
     assert _without_command(history.events) == []
 
 
+@pytest.mark.slow
 async def test_the_task_in_which_a_rollover_begins_to_wait_has_a_command(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,6 +163,7 @@ async def test_the_task_in_which_a_rollover_begins_to_wait_has_a_command(
     assert _without_command(history.events) == []
 
 
+@pytest.mark.slow
 async def test_the_task_in_which_a_rollover_begins_to_wait_for_a_webhook_has_a_command(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,6 +187,7 @@ async def test_the_task_in_which_a_rollover_begins_to_wait_for_a_webhook_has_a_c
     assert _without_command(history.events) == []
 
 
+@pytest.mark.slow
 async def test_the_task_that_commits_a_summary_has_a_command_while_a_message_waits(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,6 +224,7 @@ async def test_the_task_that_commits_a_summary_has_a_command_while_a_message_wai
     assert _without_command(history.events) == []
 
 
+@pytest.mark.slow
 async def test_the_task_in_which_a_call_expires_during_a_rollover_has_a_command(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from clew.contract.payloads import KINDS
-from clew.errors import Archived
+from clew.errors import Archived, InvalidInput
 from clew_workflows.thread.entries import Entry
 from clew_workflows.thread.thread import Thread, find_last
 from tests.support.generated_threads import Step, histories, write
@@ -167,3 +167,17 @@ def test_queries_agree_with_reading_everything(steps: list[Step]) -> None:
     for seq in range(thread.rev):
         before = [entry for entry in configs if entry.seq <= seq]
         assert thread.find_config(seq) == find_last(configs, seq) == (before[-1] if before else None)
+
+
+def test_the_entries_before_a_call_are_those_that_its_context_could_hold() -> None:
+    """All up to the basis of its recipe, which neither the reply nor what came meanwhile belongs to."""
+    writer = Writer()
+    writer.config()
+    writer.talk(user_says("a"), user_says("arrived meanwhile"))
+    reply = {"context_ref": "default", **assistant_says("b"), **made_of(1)}
+    writer.commit("ai_message", reply, call_id="call-1")
+    assert [entry.seq for entry in writer.thread.list_entries_before_call("call-1")] == [0, 1]
+    with pytest.raises(InvalidInput, match="call-2"):
+        writer.thread.list_entries_before_call("call-2")
+    with pytest.raises(Archived):
+        Thread(writer.thread.slice(2, 3), 2).list_entries_before_call("call-1")

@@ -61,6 +61,7 @@ from clew_workflows.contract.inputs import (
     ReadThreadInput,
     Replace,
     RestoreInput,
+    RunSettings,
     SendMessageInput,
     Snapshot,
     SnapshotMessage,
@@ -77,9 +78,18 @@ from clew_workflows.contract.inputs import (
     Unpin,
     WindowQuery,
 )
-from clew_workflows.contract.lists import ListedStatus, ListSessionsInput, SessionsPage, SessionSummary
+from clew_workflows.contract.lists import (
+    AgentsList,
+    AgentSummary,
+    ListAgentsInput,
+    ListedStatus,
+    ListSessionsInput,
+    SessionsPage,
+    SessionSummary,
+)
 from clew_workflows.contract.messages import Citation, Message, ProviderCall, Source, ToolCall, ToolSpec
 from clew_workflows.contract.names import (
+    AGENTS_WORKFLOW,
     DELETE_WORKFLOW,
     FINISH_UPLOAD_WORKFLOW,
     FORK_WORKFLOW,
@@ -154,6 +164,7 @@ from clew_workflows.contract.policy import ClearMedia, ClearToolResults, Context
 from clew_workflows.contract.webhooks import EventType, Webhook, WebhookData, WebhookMessage
 
 __all__ = [
+    "AGENTS_WORKFLOW",
     "DELETE_WORKFLOW",
     "FINISH_UPLOAD_WORKFLOW",
     "FORK_WORKFLOW",
@@ -180,6 +191,8 @@ __all__ = [
     "WAIT_SECONDS",
     "WORKFLOW_TYPE",
     "AgentName",
+    "AgentSummary",
+    "AgentsList",
     "ApprovalInput",
     "ApprovalReceipt",
     "ApprovalScope",
@@ -224,6 +237,7 @@ __all__ = [
     "InputReceipt",
     "LateResultInput",
     "Limits",
+    "ListAgentsInput",
     "ListSessionsInput",
     "ListedStatus",
     "LiveStatus",
@@ -255,6 +269,7 @@ __all__ = [
     "RequestOutcome",
     "RestoreInput",
     "RestoreReceipt",
+    "RunSettings",
     "SendMessageInput",
     "SendMessageReceipt",
     "Seq",

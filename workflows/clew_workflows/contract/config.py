@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, Field, StringConstraints, field_
 from pydantic_core import PydanticCustomError
 
 from clew_workflows.contract.content import MAX_BLOB_BYTES, MAX_MESSAGE_BLOB_BYTES
+from clew_workflows.contract.invalid import Form
 from clew_workflows.contract.messages import ToolSpec, canonicalize
 from clew_workflows.contract.names import (
     BUILT_IN_TOOLS,
@@ -21,14 +22,14 @@ from clew_workflows.contract.names import (
     MCP_PREFIX,
     WORKFLOW_TYPE,
     AgentName,
+    EncodingName,
     Id,
     Metadata,
     ModelName,
     SessionId,
 )
 from clew_workflows.contract.policy import ContextPolicy
-from clew_workflows.contract.tokens import EncodingName
-from clew_workflows.contract.validation import Input, validate_schema
+from clew_workflows.contract.validation import Explained, Input, validate_schema
 from clew_workflows.contract.webhooks import Webhooks
 
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
@@ -37,6 +38,7 @@ MAX_PROVIDER_OPTIONS_BYTES = 4096
 """Largest `provider_options`, in bytes of JSON: each call's recipe has them."""
 ProviderTool = Literal["web_search", "web_fetch", "code_execution", "image_generation"]
 """The tools that a provider runs itself."""
+ServiceTier = Annotated[str, Form(r"^[a-z_]{1,40}$", "a service tier has 1 to 40 lower-case letters and '_'")]
 
 
 class ModelOptions(Input):
@@ -48,6 +50,8 @@ class ModelOptions(Input):
         max_output_tokens: The longest reply, in tokens. Absent: the policy's `reserve_output_tokens`, or 4 096 if
             that is 0.
         tool_choice: `auto`, `none`, `required`, or the name of a tool.
+        parallel_tool_calls: `false`: one tool call a reply. Of a reply with more the first one is carried out, and
+            the model reads that the others were not.
         reasoning_effort: The amount of reasoning before the reply; a provider gets the nearest level that it has.
         verbosity: The length of replies, for models that take it.
         service_tier: The provider's name of a tier of its service, such as `flex` or `priority`.
@@ -59,12 +63,13 @@ class ModelOptions(Input):
     """
 
     temperature: float | None = Field(default=None, ge=0, le=2)
-    top_p: float | None = Field(default=None, gt=0, le=1)
+    top_p: float | None = Field(default=None, ge=0, le=1)
     max_output_tokens: int | None = Field(default=None, ge=1)
     tool_choice: str | None = Field(default=None, max_length=200)
+    parallel_tool_calls: bool | None = None
     reasoning_effort: ReasoningEffort | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
-    service_tier: str | None = Field(default=None, pattern=r"^[a-z_]{1,40}$")
+    service_tier: ServiceTier | None = None
     stop: tuple[Annotated[str, StringConstraints(min_length=1, max_length=200)], ...] | None = Field(
         default=None, max_length=4
     )
@@ -138,7 +143,11 @@ class ExternalToolSpec(Input):
         requires_approval: Whether a person must approve each call; `round`: before any call of its reply begins.
     """
 
-    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$"), AfterValidator(_check_tool_name)]
+    name: Annotated[
+        str,
+        Form(r"^[A-Za-z0-9_-]{1,64}$", "a tool's name has 1 to 64 letters, digits, '_' and '-'"),
+        AfterValidator(_check_tool_name),
+    ]
     description: str = ""
     parameters: Annotated[dict[str, Any], AfterValidator(_check_parameters)]
     timeout_seconds: float = Field(default=86400, gt=0, le=MAX_WAIT_SECONDS)
@@ -183,7 +192,7 @@ PriorityLevel = Annotated[int, Field(ge=1, le=5)]
 
 
 # As an `Input`, but type checkers know that it is frozen: so `SessionConfig` may narrow the types of fields.
-class ChangeableConfig(BaseModel, frozen=True, extra="forbid", strict=True, allow_inf_nan=False):
+class ChangeableConfig(Explained, BaseModel, frozen=True, extra="forbid", strict=True, allow_inf_nan=False):
     """The fields of a configuration that `configure` can change. Each is declared here; null or absent: not set.
 
     Attributes:
@@ -228,6 +237,19 @@ class ChangeableConfig(BaseModel, frozen=True, extra="forbid", strict=True, allo
     metadata: Metadata | None = None
     webhooks: Webhooks | None = None
 
+    def change(self, upper: ChangeableConfig, exclude: Collection[str] = ()) -> Self:
+        """Return this configuration with the fields that `upper` sets and that are not in `exclude`.
+
+        A field that is null is not set. The options, the policy and the limits are overlaid field by field, null
+        included; every other field takes the place of the one here. All values stay of their types.
+        """
+        fields: dict[str, Any] = {}
+        for name in upper.model_fields_set.difference(exclude):
+            lower, value = getattr(self, name), getattr(upper, name)
+            if value is not None:
+                fields[name] = lower.overlay(value) if isinstance(lower, Input) else value
+        return self.model_copy(update=fields)
+
 
 class ConfigureInput(ChangeableConfig, frozen=True):
     """The argument of the update `configure`. Absent fields stay unchanged; a list replaces the one in force.
@@ -258,8 +280,8 @@ class SessionConfig(ChangeableConfig, frozen=True):
         max_iterations: The most model calls of a run.
         request_timeout_seconds: A request fails with `timeout` after this many seconds. The time in which it only
             waits for approvals, for results of external calls, or for subagents that wait, does not count.
-        encoding: The encoding that tokens are counted under. Absent: that of the model's family, if the worker knows
-            it.
+        encoding: The encoding that tokens are counted under: `o200k_base`, `cl100k_base`, `heuristic`, or one that
+            the workers register. Absent: that of the model's family, if the worker knows it.
         idle_timeout_seconds: The session hibernates after this many seconds without work; at most 10 years.
     """
 
@@ -296,16 +318,10 @@ class SessionConfig(ChangeableConfig, frozen=True):
 
         Fields that have fields of their own, and `metadata`, are overlaid one by one.
         """
-        fields: dict[str, Any] = {
-            name: value for name in upper.model_fields_set if (value := getattr(upper, name)) is not None
-        }
-        for name, value in fields.items():
-            lower = getattr(self, name)
-            if isinstance(lower, Input):
-                fields[name] = lower.overlay(value)
-            elif isinstance(lower, dict):
-                fields[name] = lower | value
-        return self.model_copy(update=fields)
+        changed = self.change(upper)
+        if "metadata" not in upper.model_fields_set:
+            return changed
+        return changed.model_copy(update={"metadata": self.metadata | upper.metadata})
 
 
 # The start of a session's workflow: by a client, a fork, a restore and a recovery alike.
@@ -348,11 +364,14 @@ class SessionStart(Input):
         config: The configuration. If this id has an archived session, its configuration is used instead.
         carried: The state that the session's own earlier workflow run carried over; not accepted from other callers.
         task: The task of a subagent; only accepted from the session that starts the subagent.
+        after: The id of the session's newest workflow run, which has ended: the archive must have what that run has
+            written. Empty: there was none, or the archive is right as it is. Absent: the worker looks for one.
     """
 
     config: SessionConfig
     carried: dict[str, int | str] | None = None
     task: Task | None = None
+    after: Annotated[str, StringConstraints(max_length=200)] | None = None
 
 
 MAX_TITLE = 60
@@ -376,9 +395,17 @@ class StartArguments:
     static_summary: str
 
 
-def make_start_arguments(session_id: str, config: SessionConfig) -> StartArguments:
-    """Make the arguments that start a session, or wake one from its archive."""
+def make_start_arguments(session_id: str, config: SessionConfig, after: str | None = None) -> StartArguments:
+    """Make the arguments that start a session, or wake one from its archive.
+
+    Args:
+        session_id: The session.
+        config: The configuration of a session without an archive.
+        after: The session's newest workflow run, which has ended, as in `SessionStart`.
+    """
     argument = SessionStart(config=config).model_dump(mode="json", exclude_unset=True)
+    if after is not None:
+        argument["after"] = after
     summary = f"session · {config.agent or config.model}"
     if title := " ".join(config.metadata.get("title", "").split()):
         summary += f" · {title[:MAX_TITLE]}"

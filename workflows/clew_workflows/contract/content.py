@@ -19,6 +19,7 @@ from pydantic import (
 from typing_extensions import TypedDict
 
 from clew_workflows.contract.errors import UnknownBlob
+from clew_workflows.contract.invalid import Form
 
 MAX_PARTS = 100
 """Most parts of a message."""
@@ -32,10 +33,21 @@ MediaKind = Literal["image", "audio", "file"]
 """The kinds of parts beside texts."""
 MediaSort = Literal["image", "audio", "pdf", "text", "other"]
 """What a part shows, by the media type of its blob: models differ in which of them they take."""
-Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+Digest = Annotated[str, Form(r"^[0-9a-f]{64}$", "a digest has 64 hexadecimal digits, in lower case")]
 _DIGEST = re.compile("[0-9a-f]{64}")
-MediaType = Annotated[str, StringConstraints(pattern=r"^[a-z]+/[a-z0-9][a-z0-9.+-]{0,99}$")]
-BlobName = Annotated[str, StringConstraints(min_length=1, max_length=255, pattern=r"^[^\x00-\x1f\x7f/\\]+$")]
+MediaType = Annotated[
+    str, Form(r"^[a-z]+/[a-z0-9][a-z0-9.+-]{0,99}$", "a media type is two names in lower case, for example image/png")
+]
+BlobName = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=255),
+    Form(r"^[^\x00-\x1f\x7f/\\]+$", "a file's name has no slashes and no control characters"),
+]
+_ImageUrl = Annotated[
+    str,
+    StringConstraints(max_length=MAX_URL_CHARACTERS),
+    Form(r"^https://[!-~]+$", "the address of an image begins with https:// and has no spaces"),
+]
 _STRICT = ConfigDict(extra="forbid", strict=True)
 _TEXTS = re.compile(
     r"text/.+|application/(json|xml|yaml|x-yaml|toml|sql|javascript|x-javascript|typescript|x-sh|x-httpd-php|rtf"
@@ -81,6 +93,9 @@ class TextPart(TypedDict):
     text: str
 
 
+ImageDetail = Literal["auto", "low", "high", "original"]
+
+
 @with_config(_STRICT)
 class ImagePart(TypedDict):
     """An image: a blob, or the address of an image that the provider fetches.
@@ -89,11 +104,13 @@ class ImagePart(TypedDict):
         type: Always `image`.
         blob: The blob.
         url: The address, for providers that take one. Clew never fetches it, and cannot prove what it showed.
+        detail: How closely the model looks, for OpenAI's APIs. Other providers have no such choice.
     """
 
     type: Literal["image"]
     blob: NotRequired[Blob]
-    url: NotRequired[Annotated[str, StringConstraints(pattern=r"^https://[!-~]+$", max_length=MAX_URL_CHARACTERS)]]
+    url: NotRequired[_ImageUrl]
+    detail: NotRequired[ImageDetail]
 
 
 @with_config(_STRICT)
@@ -207,6 +224,11 @@ def join_texts(content: Content) -> str:
     )
 
 
+SHOWN_DIGITS = 12
+"""Digits of a digest that name a part."""
+_SHOWN_CHARACTERS = 200
+
+
 def get_blob(part: Part) -> Blob | None:
     """Return the blob that a part names; None for a text and an image at an address."""
     blob: Any = part.get("blob")
@@ -232,6 +254,12 @@ def find_sort(part: Part) -> MediaSort:
 def list_media(content: Content) -> list[Part]:
     """List the parts that are no texts, in order."""
     return [] if isinstance(content, str) else [part for part in content if part["type"] != "text"]
+
+
+def name_part(part: Part) -> str:
+    """Name an image, a recording or a file in a record: the first digits of its digest, or the address."""
+    blob = get_blob(part)
+    return blob["digest"][:SHOWN_DIGITS] if blob else str(part.get("url", ""))[:_SHOWN_CHARACTERS]
 
 
 def iterate_blobs(contents: Iterable[Content]) -> Iterator[Blob]:

@@ -25,6 +25,7 @@ ClewError
 │   ├── QueueFull
 │   ├── Repeated
 │   ├── RequestMismatch
+│   ├── RequestReused
 │   ├── Starting
 │   ├── ThreadMismatch
 │   ├── TokenExpired
@@ -49,7 +50,7 @@ ClewError
 │   ├── UploadExpired
 │   └── UploadUnavailable
 ├── ContextOverflow         a part that the context must have does not fit
-├── EncodingUnavailable     the vocabulary of a token encoding cannot be loaded
+├── EncodingUnavailable     a token encoding is not there, or its vocabulary cannot be loaded
 ├── RequestFailed           a request ended without an answer; has its outcome
 ├── SearchAttributesMissing the namespace lacks the search attributes that a filter needs
 ├── ServerUnreachable       no Temporal server answers
@@ -227,6 +228,12 @@ class RequestMismatch(Refusal):
     type = "request_mismatch"
 
 
+class RequestReused(Refusal):
+    """A request, an input or an operation with the same id was accepted before, and was another one."""
+
+    type = "request_reused"
+
+
 class Starting(Refusal):
     """The session is still looking for its archive, or a worker has just read its history again: ask again."""
 
@@ -397,7 +404,7 @@ class ContextOverflow(ClewError):
 
 
 class EncodingUnavailable(ClewError):
-    """The vocabulary of a token encoding cannot be loaded on this machine."""
+    """This process has no such token encoding, or cannot load its vocabulary."""
 
 
 class RequestFailed(ClewError):
@@ -470,6 +477,7 @@ __all__ = [
     "Repeated",
     "RequestFailed",
     "RequestMismatch",
+    "RequestReused",
     "SearchAttributesMissing",
     "ServerUnreachable",
     "Starting",

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
 from clew_workflows.contract.config import (
+    ExternalTools,
     Fallbacks,
     ModelOptions,
     OnBusy,
@@ -17,12 +18,14 @@ from clew_workflows.contract.config import (
     ToolNames,
 )
 from clew_workflows.contract.content import BlobName, Digest, MediaType
+from clew_workflows.contract.invalid import Form
 from clew_workflows.contract.names import (
     MAX_CHUNK_BYTES,
     MAX_CHUNKS,
     MAX_PENDING,
     MAX_UPLOAD_SECONDS,
     UPLOAD_SECONDS,
+    AgentName,
     Id,
     Metadata,
     ModelName,
@@ -48,6 +51,60 @@ OutputSchema = Annotated[dict[str, Any], AfterValidator(validate_schema)]
 """A JSON Schema (draft 2020-12) within the bounds of `clew_workflows.contract.schemas`."""
 
 
+class SnapshotToolCall(Input):
+    """A tool call within a snapshot or the replies of a message.
+
+    Attributes:
+        id: The call's id, unique among them; the call's result names it.
+        name: The tool.
+        arguments: The arguments of the call.
+    """
+
+    id: Annotated[
+        str, Form(r"^[A-Za-z0-9_-]{1,40}$", "the id of a call in a snapshot has 1 to 40 letters, digits, '_' and '-'")
+    ]
+    name: Annotated[str, StringConstraints(min_length=1, max_length=256)]
+    arguments: dict[str, Any]
+
+
+class SnapshotProviderData(Input):
+    """The part of a snapshot's message that goes back to its provider as it came.
+
+    Attributes:
+        provider: The provider; no other one gets it.
+        blocks: The content blocks, or the fields of the message, as the provider sent them.
+        calls: What the provider sent with each tool call of the message, in order.
+        model: The model that sent it; absent: any model of the provider takes it back.
+    """
+
+    provider: Annotated[str, StringConstraints(min_length=1, max_length=64)]
+    blocks: list[dict[str, Any]]
+    calls: list[dict[str, Any]] | None = None
+    model: Annotated[str, StringConstraints(max_length=200)] | None = None
+
+
+class SnapshotMessage(Input):
+    """A message of a snapshot or of the replies of a message, in the form of contexts.
+
+    Attributes:
+        role: The speaker; a snapshot has its `system_prompt` beside the messages.
+        content: The text, or parts.
+        tool_calls: The tool calls of an assistant message.
+        tool_call_id: The call that a tool message answers.
+        name: The tool of a tool message.
+        provider_data: Blocks that go back to the provider with the message.
+        refs: Refs of a caller's own. No model reads them.
+    """
+
+    role: Literal["user", "assistant", "tool"]
+    content: MessageContent
+    tool_calls: tuple[SnapshotToolCall, ...] | None = None
+    tool_call_id: str | None = None
+    name: Annotated[str, StringConstraints(max_length=256)] | None = None
+    provider_data: SnapshotProviderData | None = None
+    refs: OwnRefs | None = None
+
+
 class MessageInput(Input):
     """The argument of the update `message`.
 
@@ -63,11 +120,16 @@ class MessageInput(Input):
         fallbacks: The models that this request tries while its model has an outage, instead of the session's; `[]`:
             none.
         model_options: Overlay the session's options for this request.
+        shortens_only: Whether `max_output_tokens` may make replies shorter than the session's, and not longer.
+            `clew serve` sets it for keys with `agents`.
         max_iterations: The most model calls of the run.
         timeout_seconds: The request fails with `timeout` after this many seconds.
         output_schema: The JSON Schema that the answer must follow (draft 2020-12, within bounds).
         tools: The tools of this request: some of the session's, by the names that models read; `[]`: none.
             `read_result` and `view_blob` stay beside others.
+        external_tools: The caller's tools of this request, instead of the session's `external_tools`; `[]`: none.
+        replies: What was answered to the content elsewhere, in order: replies of an assistant, with the results of
+            their tool calls right after them. The run goes on behind them.
         metadata: The caller's own names and values; the message's entry has them.
         refs: The caller's own refs, such as the message's id in another system. The entry and transcripts have
             them; no model reads them.
@@ -80,12 +142,50 @@ class MessageInput(Input):
     model: ModelName | None = None
     fallbacks: Fallbacks | None = None
     model_options: ModelOptions | None = None
+    shortens_only: bool | None = None
     max_iterations: int | None = Field(default=None, ge=1, le=1000)
     timeout_seconds: int | None = Field(default=None, ge=1, le=30 * 86400)
     output_schema: OutputSchema | None = None
     tools: ToolNames | None = None
+    external_tools: ExternalTools | None = None
+    replies: tuple[SnapshotMessage, ...] | None = None
     metadata: Metadata | None = None
     refs: OwnRefs | None = None
+
+    @model_validator(mode="after")
+    def _check_replies(self) -> Self:
+        replies = self.replies or ()
+        if any(message.role == "user" for message in replies):
+            raise _make_error("replies are of the roles assistant and tool: the message is the user's")
+        _check_messages(replies)
+        return self
+
+
+class RunSettings(Input):
+    """Settings of a run from its next model call on, instead of those that its message had.
+
+    An absent field has the session's value again. They belong to the run: the session keeps its configuration, but
+    for `agent`.
+
+    Attributes:
+        agent: The agent that goes on with the request. The session has it from then on.
+        model: The model.
+        model_options: Overlay the session's options.
+        shortens_only: Whether `max_output_tokens` may make replies shorter than the session's, and not longer.
+        context_policy: Overlays the session's policy, or the one that comes with `model`.
+        output_schema: The JSON Schema that the answer must follow (draft 2020-12, within bounds).
+        external_tools: The caller's tools, instead of the session's `external_tools`; `[]`: none.
+        metadata: The caller's own names and values; the entry of the result or decision has them.
+    """
+
+    agent: AgentName | None = None
+    model: ModelName | None = None
+    model_options: ModelOptions | None = None
+    shortens_only: bool | None = None
+    context_policy: ContextPolicy | None = None
+    output_schema: OutputSchema | None = None
+    external_tools: ExternalTools | None = None
+    metadata: Metadata | None = None
 
 
 InputKind = Literal["steer", "inject"]
@@ -128,58 +228,6 @@ class SubmitInput(SteerInput):
 
 # Context operations. To add one, write its class and add it to `Operation`. The session's refusals are in
 # `clew_workflows.session.operations`, the effect on a lane's contexts in `clew_workflows.thread.lane`.
-
-
-class SnapshotToolCall(Input):
-    """A tool call within a snapshot.
-
-    Attributes:
-        id: The call's id, unique within the snapshot; the call's result names it.
-        name: The tool.
-        arguments: The arguments of the call.
-    """
-
-    id: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,40}$")]
-    name: Annotated[str, StringConstraints(min_length=1, max_length=256)]
-    arguments: dict[str, Any]
-
-
-class SnapshotProviderData(Input):
-    """The part of a snapshot's message that goes back to its provider as it came.
-
-    Attributes:
-        provider: The provider; no other one gets it.
-        blocks: The content blocks, or the fields of the message, as the provider sent them.
-        calls: What the provider sent with each tool call of the message, in order.
-        model: The model that sent it; absent: any model of the provider takes it back.
-    """
-
-    provider: Annotated[str, StringConstraints(min_length=1, max_length=64)]
-    blocks: list[dict[str, Any]]
-    calls: list[dict[str, Any]] | None = None
-    model: Annotated[str, StringConstraints(max_length=200)] | None = None
-
-
-class SnapshotMessage(Input):
-    """A message of a snapshot, in the form of contexts.
-
-    Attributes:
-        role: The speaker; a snapshot has its `system_prompt` beside the messages.
-        content: The text, or parts.
-        tool_calls: The tool calls of an assistant message.
-        tool_call_id: The call that a tool message answers.
-        name: The tool of a tool message.
-        provider_data: Blocks that go back to the provider with the message.
-        refs: Refs of a caller's own. No model reads them.
-    """
-
-    role: Literal["user", "assistant", "tool"]
-    content: MessageContent
-    tool_calls: tuple[SnapshotToolCall, ...] | None = None
-    tool_call_id: str | None = None
-    name: Annotated[str, StringConstraints(max_length=256)] | None = None
-    provider_data: SnapshotProviderData | None = None
-    refs: OwnRefs | None = None
 
 
 class Snapshot(Input):
@@ -315,6 +363,8 @@ def _check_messages(messages: Sequence[SnapshotMessage]) -> None:
     known_calls: set[str] = set()
     for number, message in enumerate(messages):
         path = f"messages[{number}]"
+        if message.provider_data and message.role != "assistant":
+            raise _make_error(f"{path}: only messages of the assistant have provider_data")
         if message.role == "tool":
             if message.tool_call_id not in open_calls:
                 raise _make_error(f"{path}: a tool result needs its tool call right before it")
@@ -360,6 +410,7 @@ class ApprovalInput(Input):
         by: The person that decided, as the caller says: a name or an id. The entry has it, and no model reads it.
         arguments: The arguments that replace the model's; only with `approve`. Those of one reply's calls have at
             most 524 288 bytes together.
+        settings: Settings of the run from its next model call on; absent: it goes on with those that it has.
     """
 
     tool_call_id: Id
@@ -367,6 +418,7 @@ class ApprovalInput(Input):
     reason: str | None = Field(default=None, max_length=2000)
     by: Id | None = None
     arguments: dict[str, Any] | None = None
+    settings: RunSettings | None = None
 
 
 class ToolResultInput(Input):
@@ -380,12 +432,14 @@ class ToolResultInput(Input):
         is_error: Whether the result describes a failure.
         by: The person or program that answers, as the caller says: a name or an id. The entry has it, and no model
             reads it.
+        settings: Settings of the run from its next model call on; absent: it goes on with those that it has.
     """
 
     tool_call_id: Id
     content: Any
     is_error: bool = False
     by: Id | None = None
+    settings: RunSettings | None = None
 
 
 class LateResultInput(Input):
@@ -680,9 +734,15 @@ class RestoreInput(Input):
     session_id: SessionId | None = None
 
 
-UploadId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+UploadId = Annotated[
+    str, Form(r"^[A-Za-z0-9_-]{1,64}$", "the id of an upload has 1 to 64 letters, digits, '_' and '-'")
+]
 _MAX_CHUNK_CHARACTERS = 4 * (MAX_CHUNK_BYTES // 3 + 1)
-Chunk = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9+/]*={0,2}$", max_length=_MAX_CHUNK_CHARACTERS)]
+Chunk = Annotated[
+    str,
+    StringConstraints(max_length=_MAX_CHUNK_CHARACTERS),
+    Form(r"^[A-Za-z0-9+/]*={0,2}$", "a chunk is base64, without line breaks"),
+]
 
 
 class PutBlobInput(Input):
@@ -776,12 +836,23 @@ class SendMessageInput(Input):
             schedule has started the workflow, as in `daily-20261101T060000Z`.
         config: The configuration of a session that does not exist yet; absent: it must exist.
         message: The message. Absent `request_id`: the id of the workflow, so that a repetition has no second effect.
+        close: Whether the session is closed after the outcome. Absent: a session that `session_prefix` makes is.
     """
 
     session_id: SessionId | None = None
-    session_prefix: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._:-]{1,160}$")] | None = None
+    session_prefix: (
+        Annotated[
+            str,
+            Form(
+                r"^[A-Za-z0-9._:-]{1,160}$",
+                "the beginning of session ids has 1 to 160 characters of letters, digits, '.', '_', ':' and '-'",
+            ),
+        ]
+        | None
+    ) = None
     config: SessionConfig | None = None
     message: MessageInput
+    close: bool | None = None
 
     @model_validator(mode="after")
     def _check_session(self) -> Self:

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
+from clew_workflows.contract.invalid import Form
 from clew_workflows.contract.names import AgentName, SessionId
 from clew_workflows.contract.outcomes import Output
 from clew_workflows.contract.validation import Input
@@ -27,6 +28,9 @@ ListedStatus = Literal[
     "interrupted",
 ]
 """`failed`: idle, and the last request failed. `interrupted`: the workflow was terminated or has timed out."""
+_TIME = Form(
+    r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$", "a time is written in UTC, for example 2026-01-31T12:00:00.000Z"
+)
 MAX_TITLE_CHARACTERS = 80
 """Most characters of a title."""
 _READ_CHARACTERS = 1_000
@@ -84,7 +88,7 @@ class ListSessionsInput(Input):
     user: Annotated[str, StringConstraints(max_length=2000)] | None = None
     status: ListedStatus | None = None
     agent: AgentName | None = None
-    since: Annotated[str, StringConstraints(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")] | None = None
+    since: Annotated[str, _TIME] | None = None
     prefix: SessionId | None = None
     after: SessionId | None = None
 
@@ -100,6 +104,38 @@ class SessionsPage(Output):
 
     sessions: tuple[SessionSummary, ...]
     next_after: str | None = None
+
+
+class ListAgentsInput(Input):
+    """The argument of the workflow `ListAgents`, which lists the agents of a worker."""
+
+
+class AgentSummary(Output):
+    """An agent that a worker has.
+
+    Attributes:
+        name: The name.
+        version: The version: a digest of its configuration, its tools and its label.
+        label: The label of its author.
+        model: The model.
+    """
+
+    name: str
+    version: str
+    label: str | None = None
+    model: str | None = None
+
+
+class AgentsList(Output):
+    """The agents of a worker.
+
+    Attributes:
+        agents: The agents, by their names.
+        providers: The names of the providers that its models may have. Absent: they are the operator's to know.
+    """
+
+    agents: tuple[AgentSummary, ...]
+    providers: tuple[str, ...] | None = None
 
 
 def matches(summary: SessionSummary, filters: ListSessionsInput) -> bool:

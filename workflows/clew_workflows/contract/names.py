@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 from hashlib import sha256
+from itertools import count
 from typing import Annotated
 
 from pydantic import AfterValidator, Field, StringConstraints
 from pydantic_core import PydanticCustomError, to_json
+
+from clew_workflows.contract.invalid import Form
 
 # Bounds of inputs and answers.
 
@@ -58,7 +61,10 @@ READ_WORKFLOW = "ReadThread"
 READ_CONTEXT_WORKFLOW = "ReadContext"
 FORK_WORKFLOW = "ForkSession"
 DELETE_WORKFLOW = "DeleteSession"
+DELETED_WORKFLOW = "DeletedSession"
+"""The workflow that has the id of a deleted session until the server forgets it, or the id has a new session."""
 LIST_WORKFLOW = "ListSessions"
+AGENTS_WORKFLOW = "ListAgents"
 PUT_BLOB_WORKFLOW = "PutBlob"
 GET_BLOB_WORKFLOW = "GetBlob"
 START_UPLOAD_WORKFLOW = "StartUpload"
@@ -75,13 +81,27 @@ VIEW_BLOB = "view_blob"
 BUILT_IN_TOOLS = (READ_RESULT, VIEW_BLOB)
 """The tools that Clew adds to those of a configuration."""
 
-SessionId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._:-]{1,200}$")]
-Id = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]{1,200}$")]
+SESSION_ID = Form(
+    r"^[A-Za-z0-9._:-]{1,200}$", "a session id has 1 to 200 characters of letters, digits, '.', '_', ':' and '-'"
+)
+SessionId = Annotated[str, SESSION_ID]
+Id = Annotated[str, Form(r"^[^\x00-\x1f\x7f]{1,200}$", "an id has 1 to 200 characters, and no control characters")]
 PROVIDER_NAME = r"[a-z0-9_-]{1,64}"
 """The pattern of a provider's name."""
-ModelName = Annotated[str, StringConstraints(pattern=rf"^{PROVIDER_NAME}:[^\s\x00-\x1f/][^\s\x00-\x1f]{{0,199}}$")]
+MODEL_NAME = Form(
+    rf"^{PROVIDER_NAME}:[^\s\x00-\x1f/][^\s\x00-\x1f]{{0,199}}$",
+    "a model is written as provider:model, for example openai:gpt-4o",
+)
+ModelName = Annotated[str, MODEL_NAME]
 """`provider:model`. A session can name a provider, but no address of one."""
-AgentName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+AGENT_NAME = Form(r"^[A-Za-z0-9_.-]{1,64}$", "an agent's name has 1 to 64 letters, digits, '_', '.' and '-'")
+AgentName = Annotated[str, AGENT_NAME]
+ENCODING_NAME = Form(
+    r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$",
+    "the name of an encoding has 1 to 64 letters, digits, '_', '.' and '-', and begins with a letter or a digit",
+)
+EncodingName = Annotated[str, ENCODING_NAME]
+"""The name of a way to count tokens: a published vocabulary, an estimate, or a tokenizer that is registered."""
 Seq = Annotated[int, Field(ge=0)]
 
 
@@ -159,6 +179,45 @@ def name_fork(session_id: str, unique: str) -> str:
     return f"{session_id[:160]}-{unique}"
 
 
+# Names for systems that do not take the original ones: tools, properties and documents of a request, agents as tools.
+
+
+HASH_CHARACTERS = 8
+"""Hexadecimal digits of a hash at the end of a name."""
+_HASHED = re.compile(rf".*[^0-9A-Za-z][0-9a-f]{{{HASH_CHARACTERS}}}", re.DOTALL)
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
+
+
+def rewrite_name(
+    name: str, valid: re.Pattern[str], limit: int, taken: Collection[str] = (), *, mark: str = "_"
+) -> str:
+    """Make a valid name of any other one, so that no two names become one.
+
+    A valid name stays. Another one ends in a hash of the original, and so it is the same whatever other names there
+    are; a valid name that ends like that counts as another one. Names are made one after another: a name that is
+    `taken` already is not made a second time, and what was made before does not change.
+
+    Args:
+        name: The original.
+        valid: The names that are accepted. It must accept letters, digits and the mark, or these after a `_`.
+        limit: The longest name, in characters.
+        taken: The names that others have.
+        mark: What stands before the hash, and for each character that names do not have.
+    """
+    if valid.fullmatch(name) and len(name) <= limit and not _HASHED.fullmatch(name) and name not in taken:
+        return name
+    safe = _NOT_IN_NAMES.sub(mark, name)
+    for number in count():
+        salted = f"{number} {name}" if number else name
+        end = f"{mark}{sha256(salted.encode('utf-8', 'replace')).hexdigest()[:HASH_CHARACTERS]}"
+        candidate = f"{safe[: limit - len(end)]}{end}"
+        if not valid.fullmatch(candidate):
+            candidate = f"_{safe[: limit - len(end) - 1]}{end}"
+        if candidate not in taken:
+            return candidate
+    raise AssertionError("there are more numbers than names")
+
+
 # Names of the tools of MCP servers: `mcp:<server>/<tool>` in configurations, `mcp__<server>__<tool>` for models.
 #
 # Providers accept letters, digits, `_` and `-` in the name of a tool, and at most 64 of them.
@@ -171,7 +230,7 @@ ALL_TOOLS = "*"
 MAX_SERVER_CHARACTERS = 32
 """Longest name of a server."""
 _MAX_TOOL_CHARACTERS = 64
-_HASH_CHARACTERS = 8
+_TOOL = re.compile(r"[A-Za-z0-9_-]+")
 # Without `__` inside and `_` at its ends, the name of a server ends where the tool's begins.
 _SERVER = re.compile(r"[A-Za-z0-9-]+(?:_[A-Za-z0-9-]+)*")
 _CONFIGURED = re.compile(r"mcp:([^/]+)/(.+)", re.DOTALL)
@@ -190,11 +249,8 @@ def split_configured_name(name: str) -> tuple[str, str] | None:
 
 def make_tool_name(server: str, tool: str) -> str:
     """Make the name that models read. A name that had to be changed ends in a hash, so that it stays unique."""
-    safe = re.sub(r"[^A-Za-z0-9_-]", "_", tool)
     room = _MAX_TOOL_CHARACTERS - len(_make_prefix(server))
-    if safe != tool or len(safe) > room:
-        safe = f"{safe[: room - _HASH_CHARACTERS - 1]}-{sha256(tool.encode()).hexdigest()[:_HASH_CHARACTERS]}"
-    return _make_prefix(server) + safe
+    return _make_prefix(server) + rewrite_name(tool, _TOOL, room, mark="-")
 
 
 def find_server(tool_name: str) -> str | None:
@@ -225,3 +281,13 @@ def is_selected(configured: str, tools: Iterable[str]) -> bool:
 
 def _make_prefix(server: str) -> str:
     return f"{MCP_PREFIX}{server}__"
+
+
+MAX_PREFIX_CHARACTERS = 160
+"""Longest id of a session that the ids of its subagents begin with; a longer one is hashed."""
+
+
+def make_child_id(session_id: str, tool_call_id: str) -> str:
+    """Make the id of the session of a subagent, which a tool call starts."""
+    is_short = len(session_id) <= MAX_PREFIX_CHARACTERS
+    return f"{session_id if is_short else sha256(session_id.encode()).hexdigest()}.{tool_call_id}"

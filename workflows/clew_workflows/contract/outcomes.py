@@ -99,6 +99,8 @@ class RequestOutcome(Output):
         usage: The usage of the run.
         subagent_usage: The usage of the subagents that the run has started, and of theirs.
         error: The error of a failed request.
+        unread: The images, recordings and files of the request that the model did not get, and why: by the first 12
+            digits of the digest, or by the address.
     """
 
     request_id: str
@@ -113,6 +115,7 @@ class RequestOutcome(Output):
     usage: Usage = Usage()
     subagent_usage: Usage | None = None
     error: OutcomeError | None = None
+    unread: dict[str, str] | None = None
 
 
 # List prices of a model, and the cost of a usage. The worker knows the prices of each model.

@@ -117,6 +117,29 @@ def _adapter(cls: Any) -> TypeAdapter[Any]:
 # The recipe of a model call: how its context was made from the thread.
 
 
+RefusedKind = Literal["media", "file_name", "own_data", "tool", "tool_schema", "tool_name", "text"]
+
+
+@stored
+class Refused(Stored):
+    """Items of a context that a provider refuses for one reason, so that requests to its model do not have them.
+
+    Attributes:
+        kind: `media`: a marker stands for an image, a recording or a file; `file_name`: a file has no name;
+            `own_data`: the provider's own data of a message does not go back; `tool`: a tool is not offered;
+            `tool_schema`: its schema names its properties alone; `tool_name`: it has another name; `text`: a marker
+            stands for what a message says.
+        ids: What names the items: the first 16 digits of a blob's digest, of the SHA-256 of an address, of own
+            data or of a message's content and calls; a tool's name, and behind a colon the first 16 digits of the
+            digest of what was offered.
+        reason: The provider's words, at most 200 characters.
+    """
+
+    kind: RefusedKind
+    ids: tuple[str, ...]
+    reason: str
+
+
 @stored
 class Fitting(Stored):
     """The differences of a request from its context, because the provider refuses the context as it is.
@@ -131,6 +154,8 @@ class Fitting(Stored):
         options: Options that were changed or left out, and how; `output_schema` where the prompt describes it.
         media: Images, recordings and files that are shown as markers or stand in another message, and why: by the
             first 12 digits of the digest, or by the address. `others`: the number of further ones.
+        own_data: Messages without the provider's own data, because the provider has refused it.
+        texts: Messages for which a marker stands, because the provider has refused what they say.
     """
 
     dialect: str
@@ -141,6 +166,12 @@ class Fitting(Stored):
     tools_left_out: dict[str, str] = Field(default_factory=dict)
     options: dict[str, str] = Field(default_factory=dict)
     media: dict[str, str] = Field(default_factory=dict)
+    own_data: int = 0
+    texts: int = 0
+
+
+MARKED = "shown as a marker: "
+"""The beginning of what `Fitting.media` says of a part that the model did not get; the reason follows."""
 
 
 @stored
@@ -152,12 +183,14 @@ class SentRequest(Stored):
         encoder: The encoder and its version, such as `openai-chat/1`: another one may write other bytes.
         dialect: The dialect, where the encoder has several.
         takes: What the worker knew the model to take of images, recordings and files, where the context has some.
+        refused: The items of the context that the request is without, because the provider has refused them.
     """
 
     digest: str
     encoder: str
     dialect: str | None = None
     takes: tuple[MediaSort, ...] = ()
+    refused: tuple[Refused, ...] = ()
 
 
 @stored
@@ -190,7 +223,8 @@ class Recipe(Stored):
         prices: The list prices that the cost was computed from, by rising `above`; absent where the worker knew none.
         token_ratio: The ratio of the provider's tokens to those counted here, if it is larger than 1.
         tools: The names of the call's tools, if its request named some of the session's.
-        output_schema_seq: The seq of the user message whose `output_schema` the answer was to follow.
+        settings_seq: The seq of the entry whose settings have the `output_schema` that the answer was to follow, or
+            the `external_tools` of the call; absent: the request had neither.
         provider_tools: The tools that the provider may run itself.
         fitting: The differences of the request from the context; absent: there are none.
         request: What the provider received; absent: the call had ended before it was sent.
@@ -215,7 +249,7 @@ class Recipe(Stored):
     prices: tuple[Price, ...] = ()
     token_ratio: float | None = None
     tools: tuple[str, ...] | None = None
-    output_schema_seq: int | None = None
+    settings_seq: int | None = None
     earlier_usage: Usage | None = None
     provider_tools: tuple[str, ...] = ()
     fitting: Fitting | None = None
@@ -455,6 +489,8 @@ class ToolMessage(MessagePayload):
         subagent: The subagent that was called.
         by: The person or program that submitted the result of an external call, as the caller said.
         late: Whether the result arrived after the end of its run; it replaces the result in doubt.
+        problem: What was wrong with the operator's setup. Neither models nor tenants read it.
+        settings: The settings of the run from here on (`RunSettings`); absent: it went on with those that it had.
         note_tokens: Tokens of the note about the changed arguments.
         pieces: Tokens of each piece of the text, if it is long enough to be truncated, or has other parts.
     """
@@ -469,6 +505,8 @@ class ToolMessage(MessagePayload):
     subagent: Subagent | None = None
     by: str | None = None
     late: bool = False
+    problem: str | None = None
+    settings: Json | None = None
     note_tokens: int | None = None
     pieces: tuple[int, ...] | None = None
 
@@ -538,7 +576,7 @@ class SummaryRecipe(Stored):
         max_output_tokens: The most tokens that a call may write.
         request: What the provider received in the last call.
         builds_on: The seq of the summary or the snapshot that the first call has read; absent: there was none.
-        withdrawn: Pairs of seqs between which the user's messages were withdrawn, which no call has read.
+        withdrawn: Pairs of seqs between which messages were withdrawn or corrected, which no call has read.
         calls: The number of calls.
         earlier_calls: The SHA-256 of the object in the archive that has, for each call before the last, what it has
             written, where its piece ends, and what the provider received; absent where there is none, or the store
@@ -689,8 +727,10 @@ class AppliedOperation(Stored):
 
     activates_lane: ClassVar[bool] = False
     """Whether the operation makes its lane the active one."""
+    by_session: ClassVar[bool] = False
+    """Whether sessions alone apply the operation. Its id is no caller's, so nobody sends it again."""
 
-    type: Literal["replace", "switch", "pin", "unpin", "expand", "withdraw"]
+    type: Literal["replace", "switch", "pin", "unpin", "expand", "withdraw", "corrected"]
     reason: Reason
     meta: Json | None = None
 
@@ -766,8 +806,28 @@ class AppliedWithdraw(AppliedOperation):
         from_seq: The user's messages of the lane from this seq up to the operation are withdrawn.
     """
 
+    by_session: ClassVar[bool] = True
+
     type: Literal["withdraw"]
     from_seq: int
+
+
+@stored
+class AppliedCorrected(AppliedOperation):
+    """A run has ended that corrected an answer: later contexts show neither the answer nor the correction.
+
+    Only sessions apply it.
+
+    Attributes:
+        from_seq: The seq of the answer, or of its first part.
+        to_seq: The seq of the correction.
+    """
+
+    by_session: ClassVar[bool] = True
+
+    type: Literal["corrected"]
+    from_seq: int
+    to_seq: int
 
 
 @stored
@@ -785,7 +845,13 @@ class OperationPayload(Payload):
     op_id: str
     context_ref: str
     operation: Annotated[
-        AppliedReplace | AppliedSwitch | AppliedPin | AppliedUnpin | AppliedExpand | AppliedWithdraw,
+        AppliedReplace
+        | AppliedSwitch
+        | AppliedPin
+        | AppliedUnpin
+        | AppliedExpand
+        | AppliedWithdraw
+        | AppliedCorrected,
         Field(discriminator="type"),
     ]
 
@@ -1004,12 +1070,12 @@ class ConfigPayload(Payload):
 
 @stored
 class Retried(Stored):
-    """A model call that follows one that failed: with a shorter context, or of a fallback.
+    """A model call that follows one that failed: with a shorter context, of a fallback, or without what was refused.
 
     Attributes:
-        call_id: The new call.
+        call_id: The new call; the same call, if it was made without what its provider has refused.
         model: The model, as `provider:model`.
-        budget: The largest context of the model from now on, in tokens; absent: the new call is of a fallback.
+        budget: The largest context of the model from now on, in tokens; absent: it is as before.
     """
 
     call_id: str
@@ -1024,7 +1090,8 @@ class ErrorPayload(Payload):
     Attributes:
         type: The type of the error, a word of the contract's list.
         message: A description for people.
-        details: More about the error: the attempts, the failed operation, the call that follows.
+        details: More about the error: the attempts, the failed operation, the call that follows, the text so far of
+            a refused reply.
     """
 
     entry_kind: ClassVar[EntryKind] = "error"
@@ -1037,6 +1104,23 @@ class ErrorPayload(Payload):
     def op_id(self) -> str | None:
         """The id of the failed context operation; None where no operation failed."""
         return self.details.get("op_id")
+
+    @property
+    def refused(self) -> Refused | None:
+        """What a provider has refused, so that this call or later ones are made without it; None: nothing."""
+        value = self.details.get("refused")
+        return Refused.from_json(value) if value else None
+
+    @property
+    def refused_by(self) -> str | None:
+        """The model whose provider has `refused` something, as `provider:model`; None: nothing."""
+        return self.retried.model if self.retried else self.details.get("model")
+
+    @property
+    def refused_text(self) -> str | None:
+        """The text of a reply that its provider has refused to complete; None where there is none."""
+        text = self.details.get("text") if self.type == "content_refused" else None
+        return text if isinstance(text, str) else None
 
     @property
     def retried(self) -> Retried | None:
@@ -1061,6 +1145,8 @@ class RunPayload(Payload):
         answer_seq: The seq of the answer; absent where there is none.
         error: Why the request failed.
         reason: The reason that the caller gave for a cancellation.
+        unread: The images, recordings and files of the run's messages that a model did not get, and why: by the first
+            12 digits of the digest, or by the address.
     """
 
     entry_kind: ClassVar[EntryKind] = "run"
@@ -1075,6 +1161,7 @@ class RunPayload(Payload):
     answer_seq: int | None = None
     error: RunError | None = None
     reason: str | None = None
+    unread: dict[str, str] | None = None
 
 
 @stored
@@ -1112,6 +1199,7 @@ class ApprovalPayload(Payload):
         reason: The reason that the person gave.
         by: The person that decided, as the caller said.
         arguments: The arguments that replace the model's.
+        settings: The settings of the run from here on (`RunSettings`); absent: it went on with those that it had.
     """
 
     entry_kind: ClassVar[EntryKind] = "approval"
@@ -1121,6 +1209,7 @@ class ApprovalPayload(Payload):
     reason: str | None = None
     by: str | None = None
     arguments: Json | None = None
+    settings: Json | None = None
 
 
 @stored
@@ -1197,6 +1286,7 @@ def read_lane(payload: Mapping[str, Any]) -> str | None:
 __all__ = [
     "KINDS",
     "AgentVersion",
+    "AppliedCorrected",
     "AppliedExpand",
     "AppliedOperation",
     "AppliedPin",
@@ -1217,6 +1307,7 @@ __all__ = [
     "OperationPayload",
     "Payload",
     "Recipe",
+    "Refused",
     "Retried",
     "RunPayload",
     "SessionPayload",

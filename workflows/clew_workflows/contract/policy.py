@@ -8,6 +8,7 @@ from pydantic import Field
 
 from clew_workflows.contract.errors import InvalidInput, InvalidTokenBudget
 from clew_workflows.contract.messages import compute_digest
+from clew_workflows.contract.names import ModelName
 from clew_workflows.contract.validation import Input
 
 Kind = Literal["message", "tool_call", "tool_result", "summary"]
@@ -88,7 +89,7 @@ class ContextPolicy(Input):
     token_estimator: Literal["exact", "heuristic"] = "exact"
     summarize_threshold: Positive | None = Field(default=None)
     max_thread_tokens: Positive | None = Field(default=None)
-    summarization_model: str | None = Field(default=None, max_length=200)
+    summarization_model: ModelName | None = None
     clear_tool_results: ClearToolResults | None = None
     clear_media: ClearMedia | None = None
     unsupported_content: Literal["marker", "refuse"] = "marker"

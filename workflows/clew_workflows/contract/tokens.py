@@ -16,12 +16,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Protocol
 
 from clew_workflows.contract.content import Content, join_texts, list_media
-from clew_workflows.contract.errors import EncodingUnavailable
+from clew_workflows.contract.errors import EncodingUnavailable, InvalidInput
 from clew_workflows.contract.media_tokens import NEUTRAL, MediaFormula, find_formula
 from clew_workflows.contract.messages import Message, ToolSpec, canonicalize
+from clew_workflows.contract.names import ENCODING_NAME
 
 # Pieces: a text in parts of about the same size. Their tokens are counted once, so that truncation counts none.
 
@@ -54,8 +55,8 @@ def _find_character_start(data: bytes, offset: int) -> int:
 if TYPE_CHECKING:
     import tiktoken
 
-EncodingName = Literal["o200k_base", "cl100k_base", "heuristic"]
-ENCODINGS: tuple[EncodingName, ...] = get_args(EncodingName)
+ENCODINGS = ("o200k_base", "cl100k_base", "heuristic")
+"""The names of the encodings that Clew brings."""
 
 # tiktoken panics on a million spaces: its regular expression backtracks without bound over a run of white space. So
 # no longer run is encoded at once.
@@ -174,13 +175,59 @@ def load_encodings() -> None:
             load_encoding("cl100k_base")
 
 
+_registered: dict[str, Encoding] = {}
+
+
+def register_encoding(name: str, tokenizer: Tokenizer, *, framing: int = 4) -> None:
+    """Let sessions count their tokens by a tokenizer of one's own. Every process that counts must register it alike.
+
+    Args:
+        name: The name of the encoding, which sessions record.
+        tokenizer: Counts the tokens of a text. Workflow code calls it: it must be pure, and quick for 256 KiB.
+        framing: The tokens that a message costs beside its text.
+
+    Raises:
+        ValueError: The name has another form or is taken, or the tokenizer counts no tokens.
+    """
+    if not ENCODING_NAME.matches(name):
+        raise ValueError(f"{ENCODING_NAME.words}, not {name!r}")
+    if name in list_encodings():
+        raise ValueError(f"an encoding is already registered as {name!r}")
+    counted: object = tokenizer.count("a text")
+    if type(counted) is not int or counted < 0:
+        raise ValueError(f"the tokenizer of {name!r} counts {counted!r}: it must return a number of tokens")
+    _registered[name] = Encoding(name, framing, tokenizer)
+
+
+def list_encodings() -> tuple[str, ...]:
+    """List the names of the encodings of this process: those that Clew brings, and the registered ones."""
+    return (*ENCODINGS, *sorted(_registered))
+
+
+def check_encoding(name: str) -> None:
+    """Check that this process has an encoding of this name.
+
+    Raises:
+        InvalidInput: It has none.
+    """
+    if name not in list_encodings():
+        raise InvalidInput(_describe_unknown(name))
+
+
+def _describe_unknown(name: str) -> str:
+    known = ", ".join(list_encodings())
+    return f"unknown encoding {name!r}: one of {known}, or one that a module registers which CLEW_EXTENSIONS names"
+
+
 @functools.cache
 def load_encoding(name: str) -> Encoding:
     """Load an encoding by its name, once. There is no fallback.
 
     Raises:
-        EncodingUnavailable: The name is unknown, or the vocabulary cannot be loaded.
+        EncodingUnavailable: This process has no encoding of that name, or the vocabulary cannot be loaded.
     """
+    if name in _registered:
+        return _registered[name]
     if name == "heuristic":
         return Encoding(name, 10, ByteEstimate())
     return Encoding(name, 4, Vocabulary(_load_vocabulary(name).encode_ordinary))
@@ -188,7 +235,7 @@ def load_encoding(name: str) -> Encoding:
 
 def _load_vocabulary(name: str) -> tiktoken.Encoding:
     if name not in _VOCABULARIES:
-        raise EncodingUnavailable(f"unknown encoding {name!r}: one of {', '.join(ENCODINGS)}")
+        raise EncodingUnavailable(_describe_unknown(name))
     try:
         import tiktoken  # noqa: PLC0415 - heavy and optional: only what commits entries needs it
     except ImportError as error:

@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError
 from pydantic_core import PydanticCustomError
 
 from clew_workflows.contract.content import MAX_PARTS, Part, has_no_source
 from clew_workflows.contract.errors import InvalidInput, InvalidOperation, Refusal
+from clew_workflows.contract.invalid import MOST_PROBLEMS, explain, list_problems
 from clew_workflows.contract.messages import MIN_DATA_CHARACTERS, find_data_url
 from clew_workflows.contract.schemas import check_schema
 
 
-class Input(BaseModel):
+class Explained:
+    """A model whose refusals name the fields that it has, also where it is made in Python."""
+
+    # Type checkers know the parameters of each class from its fields.
+    if not TYPE_CHECKING:
+
+        def __init__(self, **fields: Any) -> None:
+            try:
+                super().__init__(**fields)
+            except ValidationError as error:
+                raise explain(error, type(self)) from None
+
+        # pydantic would call another `__init__` than its own in each validation.
+        __init__.__pydantic_base_init__ = True
+
+
+class Input(Explained, BaseModel):
     """An input of the contract. An unknown field, a wrong type or a value out of range is refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
@@ -86,10 +103,6 @@ ResultContent = Annotated[
 
 INVALID_OPERATION = "invalid_operation"
 """The type of a problem of a context operation, beside those of its fields."""
-_PROBLEMS = 3
-"""Most problems of an input that its refusal names."""
-_LEVELS = 12
-"""Most levels of a field's path that a refusal names."""
 
 
 def translate_validation_error(model: type[BaseModel], error: ValidationError) -> Refusal:
@@ -98,12 +111,8 @@ def translate_validation_error(model: type[BaseModel], error: ValidationError) -
     The client and the session raise the same one: `InvalidOperation` if the first problem is one of a context
     operation, else `InvalidInput`.
     """
-    problems = error.errors(include_url=False, include_context=False, include_input=False)
-    lines = []
-    for problem in problems[:_PROBLEMS]:
-        path = ".".join(str(part)[:50] for part in problem["loc"][:_LEVELS])
-        lines.append(f"{path}: {problem['msg'][:200]}" if path else problem["msg"][:200])
+    problems = list_problems(error, model)
     first = problems[0]
-    in_operation = first["loc"][:1] == ("operation",) and "operation" in model.model_fields
-    refusal = InvalidOperation if in_operation or first["type"] == INVALID_OPERATION else InvalidInput
-    return refusal("; ".join(lines))
+    in_operation = first.path[:1] == ("operation",) and "operation" in model.model_fields
+    refusal = InvalidOperation if in_operation or first.type == INVALID_OPERATION else InvalidInput
+    return refusal("; ".join(map(str, problems[:MOST_PROBLEMS])))

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, StringConstraints
 from pydantic_core import PydanticCustomError
 
+from clew_workflows.contract.invalid import Form
 from clew_workflows.contract.outcomes import Output, Usage
 from clew_workflows.contract.validation import Input
 
@@ -51,7 +52,10 @@ def _check_url(url: str) -> str:
 
 
 WebhookUrl = Annotated[str, StringConstraints(max_length=MAX_URL_CHARACTERS), AfterValidator(_check_url)]
-SecretName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
+SecretName = Annotated[
+    str,
+    Form(r"^[a-z][a-z0-9_]{0,39}$", "a secret's name has 1 to 40 lower-case letters, digits and '_', a letter first"),
+]
 """The name of a secret that the workers have. No configuration holds a secret."""
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 from temporalio import workflow
@@ -33,7 +34,6 @@ with workflow.unsafe.imports_passed_through():
         InvalidInput,
         NewerVersion,
         Refusal,
-        Starting,
         UnknownKey,
     )
     from clew_workflows.host import ingress
@@ -110,7 +110,7 @@ class AgentSession:
             self._runtime = Runtime(session, self.waits, self._fullness)
             budget = TaskBudget(self._task_commands)
             self._intake = Intake(self._runtime, budget, self._task_commands, is_open=start.carried is not None)
-            self._startup = Startup(self._runtime, self._intake)
+            self._startup = Startup(self._runtime, self._intake, start.after)
             self._recalling = Recalling(self._runtime, self._fullness)
             self._visibility = Visibility(self._runtime, self.waits.lists_interval, self._task_commands)
             self._rollover = Rollover(
@@ -242,6 +242,8 @@ class AgentSession:
                     raise self._rollover.away or full
             elif self._startup.away and not isinstance(command, CloseInput):
                 raise self._startup.away
+            else:
+                self._intake.refuse_reused(command)
             self._validated = {update_id: command}
         except ClewError as refusal:
             raise ingress.make_application_error(refusal) from None
@@ -254,6 +256,8 @@ class AgentSession:
         if self._refusal or self._runtime.state.closed:
             return
         self._task_commands.ensure()
+        if self._intake.leave_out(name):
+            return
         # A refused one has neither an excerpt nor a size: workers with different keys see different bytes.
         arrival = Arrival(name, refusal=ingress.settle(args, f"signal-{self._fullness.signals}"))
         if arrival.refusal is None:
@@ -271,7 +275,7 @@ class AgentSession:
             state, thread = self._runtime.state, self._runtime.thread
             query = ingress.decode_query(name, args)
             if not self._intake.is_open and name != "status":
-                raise Starting("the session is looking for its archive: ask again in a moment")
+                raise self._startup.refusal_of_readers
             if name == "carried":
                 return self._rollover.archive_state()
             if name == "followed":
@@ -309,7 +313,8 @@ class AgentSession:
             # A model call that one of them has stopped is this coroutine's to end.
             await workflow.wait_condition(lambda: not self._intake.is_behind or runtime.state.stopping)
         # Best effort: fetch the part of the active lane that the last workflow run could not carry over.
-        await recalling.recall(runtime.state.context_ref, runtime.state.settings.policy, ContextQuery())
+        build = partial(runtime.project, ContextQuery())
+        await recalling.recall(runtime.state.context_ref, runtime.state.settings.policy, build)
         start_background_task(
             serve_duties(
                 self._hibernation,

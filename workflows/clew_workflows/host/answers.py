@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 from temporalio import workflow
@@ -52,8 +53,9 @@ class Signing:
             CheckpointUnavailable: No worker has signed it in time.
             ClewError: The checkpoint cannot be made, or the worker refuses to sign it.
         """
-        query = ContextQuery(context_ref=checkpointing.context_ref, at_seq=checkpointing.at_seq)
-        failure = await self._recalling.recall(checkpointing.context_ref, checkpointing.state.settings.policy, query)
+        lane, policy = checkpointing.context_ref, checkpointing.state.settings.policy
+        build = partial(self._runtime.project, ContextQuery(context_ref=lane, at_seq=checkpointing.at_seq))
+        failure = await self._recalling.recall(lane, policy, build)
         if failure:
             raise _make_refusal(failure)
         if self._signing.locked():
@@ -117,6 +119,10 @@ class Answers:
                 return await self._answer_configure()
             case commands.SummaryAwaited(summary_id):
                 return await self._answer_summarize(summary_id)
+            case commands.CompactionAwaited(summary_id, op_id):
+                await self._wait_for_summary(summary_id)
+                seq = effects.find_summary(self._runtime, summary_id).seq
+                return OperationReceipt(op_id=op_id, status="applied", seq=seq).as_dict()
             case commands.Checkpointing() as checkpointing:
                 return await self._signing.sign_checkpoint(checkpointing)
             case commands.Hibernating(reason):
@@ -155,6 +161,8 @@ class Answers:
         return ConfigureReceipt(status="deferred").as_dict()
 
     async def _answer_summarize(self, summary_id: str) -> dict[str, Any]:
-        runtime = self._runtime
-        await workflow.wait_condition(lambda: not summaries.is_making(runtime.state, summary_id))
-        return effects.make_receipt(runtime, summary_id)
+        await self._wait_for_summary(summary_id)
+        return effects.make_receipt(self._runtime, summary_id)
+
+    async def _wait_for_summary(self, summary_id: str) -> None:
+        await workflow.wait_condition(lambda: not summaries.is_making(self._runtime.state, summary_id))

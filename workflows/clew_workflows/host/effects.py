@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -23,7 +24,6 @@ from clew_workflows.host.execution import await_remote_result
 from clew_workflows.host.runtime import LOCAL_CONTEXTS, Runtime
 from clew_workflows.host.tasks import Fullness, TaskBudget
 from clew_workflows.protocol import (
-    ArchiveRef,
     CallModel,
     CheckBlobs,
     DescribeModel,
@@ -32,7 +32,6 @@ from clew_workflows.protocol import (
     ModelStopped,
     PlannedCall,
     Prepare,
-    Recall,
     RemoteRoute,
     RunHooks,
     RunTools,
@@ -45,7 +44,7 @@ from clew_workflows.protocol import (
 from clew_workflows.session import budgets, carried, decisions, media, summaries, tool_rounds
 from clew_workflows.temporal_faults.task_commands import TaskCommands
 from clew_workflows.thread.context.contexts import find_lane_prompt
-from clew_workflows.thread.lane import Layers
+from clew_workflows.thread.entries import Entry
 
 # Recalling: fetching archived entries that a context needs, before the context is built.
 
@@ -58,15 +57,22 @@ class Recalling:
         self._fullness = fullness
 
     async def recall(
-        self, context_ref: str, policy: ContextPolicy, query: ContextQuery, time_limit: timedelta | None = None
+        self,
+        context_ref: str,
+        policy: ContextPolicy,
+        build: Callable[[], object],
+        time_limit: timedelta | None = None,
     ) -> Failure | None:
-        """Fetch the archived entries that a context of a lane needs; return a failure if they cannot be fetched."""
+        """Fetch archived entries of a lane until `build` has all that it needs; return a failure if that cannot be.
+
+        `build` needs at most what contexts under the policy need.
+        """
         runtime = self._runtime
-        while (archive := runtime.state.archive) and not self._covers(query):
-            before = runtime.thread.find_first_held_seq(context_ref)
+        while (archive := runtime.state.archive) and not self._covers(build):
+            before = runtime.thread.get_lane(context_ref)
             info = workflow.info()
             events, size = info.get_current_history_length(), info.get_current_history_size()
-            effect = self._make_effect(archive, context_ref, policy)
+            effect = carried.make_recall(runtime.thread, archive, context_ref, policy)
             fetched = await execution.carry_out(effect, time_limit or runtime.waits.store_timeout, runtime.state)
             if isinstance(fetched, Failure):
                 return fetched
@@ -74,7 +80,8 @@ class Recalling:
             self._fullness.count_fetched(
                 info.get_current_history_length() - events, info.get_current_history_size() - size
             )
-            if not self._covers(query) and runtime.thread.find_first_held_seq(context_ref) >= before:
+            held = runtime.thread.get_lane(context_ref)
+            if not self._covers(build) and held and before and held.gap == before.gap:
                 return Failure(type="archived", message="the context needs more of the archive than can be fetched")
         return None
 
@@ -90,37 +97,27 @@ class Recalling:
         """
         lanes, runtime = self._runtime.changed_lanes, self._runtime
         while self.due:
-            await self.recall(lanes[0], runtime.state.settings.policy, ContextQuery(context_ref=lanes[0]))
+            build = partial(runtime.project, ContextQuery(context_ref=lanes[0]))
+            await self.recall(lanes[0], runtime.state.settings.policy, build)
             del lanes[0]
 
     async def wait_for_changed(self) -> None:
         """Wait until contexts of the changed lanes can be built, or until the time for the store is over."""
         runtime = self._runtime
-        if all(self._covers(ContextQuery(context_ref=lane)) for lane in runtime.changed_lanes):
+        queries = (ContextQuery(context_ref=lane) for lane in runtime.changed_lanes)
+        if all(self._covers(partial(runtime.project, query)) for query in queries):
             return
         with suppress(TimeoutError):
             await workflow.wait_condition(
                 lambda: not self.due or runtime.rolling, timeout=runtime.waits.store_timeout
             )
 
-    def _make_effect(self, archive: ArchiveRef, context_ref: str, policy: ContextPolicy) -> Recall:
-        thread = self._runtime.thread
-        lane = thread.get_lane(context_ref)
-        layers = lane.layers if lane else Layers()
-        return Recall(
-            archive=archive,
-            context_ref=context_ref,
-            policies=(policy,),
-            before=thread.find_first_held_seq(context_ref),
-            layers=layers if layers.is_complete else None,
-        )
-
-    def _covers(self, query: ContextQuery) -> bool:
-        """Whether the thread holds all entries that a context needs."""
+    def _covers(self, build: Callable[[], object]) -> bool:
+        """Whether the thread holds all entries that a context, or the range of a summary, needs."""
         if self._runtime.thread.retained.upto < 0:
             return True
         try:
-            self._runtime.project(query)
+            build()
         except Archived:
             return False
         except ClewError:
@@ -136,10 +133,14 @@ async def summarize(runtime: Runtime, recalling: Recalling, effect: Summarize) -
     lane = effect.context_ref
     if problem := budgets.find_reached_limit(*budgets.find_limits(runtime.state), runtime.state.spent):
         return problem
-    if failure := await recalling.recall(lane, runtime.state.settings.policy, ContextQuery(context_ref=lane)):
+
+    def find_range() -> Summarize:
+        return summaries.find_range(runtime.state, runtime.thread, effect)
+
+    if failure := await recalling.recall(lane, budgets.find_policy(runtime.state.settings), find_range):
         return failure
     try:
-        ranged = summaries.find_range(runtime.state, runtime.thread, effect)
+        ranged = find_range()
     except Refusal as refused:
         return Failure(type=refused.type, message=str(refused))
     match await execution.carry_out(ranged, None, runtime.state):
@@ -150,16 +151,25 @@ async def summarize(runtime: Runtime, recalling: Recalling, effect: Summarize) -
             return Summarized(effect=ranged, summary=summary, system_prompt=prompt, system_prompt_tokens=tokens)
 
 
+def find_summary(runtime: Runtime, summary_id: str) -> Entry:
+    """Find the entry of a summary or a compaction that has been written.
+
+    Raises:
+        ApplicationError: There is none: the type and the message are those of its `error` entry.
+    """
+    entry = runtime.thread.filter_by_ref("summary_id", summary_id)[-1]
+    if isinstance(held := entry.body, ErrorPayload):
+        raise ApplicationError(held.message, type=held.type, non_retryable=True)
+    return entry
+
+
 def make_receipt(runtime: Runtime, summary_id: str) -> dict[str, Any]:
     """Make the answer to the update `summarize`.
 
     Raises:
         ApplicationError: There is no summary: the type and the message are those of its `error` entry.
     """
-    entry = runtime.thread.filter_by_ref("summary_id", summary_id)[-1]
-    held = entry.body
-    if isinstance(held, ErrorPayload):
-        raise ApplicationError(held.message, type=held.type, non_retryable=True)
+    entry = find_summary(runtime, summary_id)
     summary = entry.read(SummaryPayload)
     return SummaryReceipt(
         seq=entry.seq,
@@ -309,8 +319,8 @@ class Effects:
     async def _perform(self, effect: Prepare | DescribeModel | RunHooks | CallModel | Summarize) -> Event:
         if isinstance(effect, CallModel):
             policy = self._runtime.state.settings.policy.overlay(effect.context_policy)
-            query = ContextQuery(call_id=effect.call_id)
-            if failure := await self._recalling.recall(effect.context_ref, policy, query, self._runtime.time_left):
+            build = partial(self._runtime.project, ContextQuery(call_id=effect.call_id))
+            if failure := await self._recalling.recall(effect.context_ref, policy, build, self._runtime.time_left):
                 return failure
             self._post_context(effect)
         if isinstance(effect, Summarize):

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json, to_json
 from temporalio import workflow
 from temporalio.common import RawValue
@@ -20,14 +20,15 @@ from clew_workflows.contract import (
     MAX_MESSAGE_BYTES,
     MAX_SYSTEM_PROMPT_BYTES,
     MAX_TOOL_RESULT_BYTES,
+    ApprovalInput,
     ConfigureInput,
     ContextOperation,
     ContextQuery,
     LateResultInput,
     MessageInput,
     Replace,
+    RunSettings,
     SessionConfig,
-    SessionId,
     SessionStart,
     SteerInput,
     SubmitInput,
@@ -49,6 +50,7 @@ from clew_workflows.contract.errors import (
     WorkerUnavailable,
 )
 from clew_workflows.contract.messages import canonicalize, check_depth
+from clew_workflows.contract.names import SESSION_ID
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.contract.validation import translate_validation_error
 from clew_workflows.encryption.codec import FOREIGN_FIELD, PLAIN_FIELD, SEAL_FIELD, UNDECODABLE
@@ -171,8 +173,6 @@ MAX_RESULT_BYTES = 6 * MAX_TOOL_RESULT_BYTES + 8_192
 MAX_DEPTH = 100
 """Levels of nesting in an input. Entries and pages nest it deeper, and pydantic reads 200 levels at most."""
 
-_session_id: TypeAdapter[str] = TypeAdapter(SessionId)
-
 
 def is_continued(info: workflow.Info) -> bool:
     """Whether the argument of this workflow run was written by the session's own earlier run, not by a caller.
@@ -201,10 +201,8 @@ def decode_start(
         TooLarge: The argument or a system prompt is too large.
         UnsupportedStrategy: The strategy is not `react`.
     """
-    try:
-        _session_id.validate_python(session_id)
-    except ValidationError:
-        raise InvalidInput("a session id has 1 to 200 characters of letters, digits, '.', '_', ':' and '-'") from None
+    if not SESSION_ID.matches(session_id):
+        raise InvalidInput(SESSION_ID.words)
     carries = len(args) == 1 and b'"carried"' in args[0].payload.data
     if is_continued:
         _check_version(args)
@@ -268,9 +266,14 @@ def _check_command(command: Command) -> Command:
             check_kinds((content,))
             if isinstance(command, MessageInput):
                 _check_prompts(None, command.context_policy)
+                tool_rounds.check_external_tools(command.external_tools or ())
             return command.model_copy(update={"content": content})
         case ToolResultInput() | LateResultInput():
             check_kinds(list_contents(command))
+            if isinstance(command, ToolResultInput):
+                _check_settings(command.settings)
+        case ApprovalInput():
+            _check_settings(command.settings)
         case ContextOperation():
             snapshot = command.operation.result_context if isinstance(command.operation, Replace) else None
             _check_prompts(snapshot.system_prompt if snapshot else None, None)
@@ -280,6 +283,12 @@ def _check_command(command: Command) -> Command:
             _check_names(command.tools or (), command.require_approval or ())
             tool_rounds.check_external_tools(command.external_tools or ())
     return command
+
+
+def _check_settings(settings: RunSettings | None) -> None:
+    if settings:
+        _check_prompts(None, settings.context_policy)
+        tool_rounds.check_external_tools(settings.external_tools or ())
 
 
 def decode_query(name: str, args: Sequence[RawValue]) -> Query | None:

@@ -20,8 +20,12 @@ from clew_workflows.contract import (
     MAX_SYSTEM_PROMPT_BYTES,
     CloseInput,
     ConfigureInput,
+    ContextOperation,
     LateResultInput,
+    MessageInput,
+    SteerInput,
     SubagentResultInput,
+    SubmitInput,
     SummarizeInput,
     ToolResultInput,
 )
@@ -35,16 +39,17 @@ from clew_workflows.contract.errors import (
     InvalidInput,
     QueueFull,
     Refusal,
+    RequestReused,
     make_refusal,
 )
-from clew_workflows.host import execution, ingress
+from clew_workflows.host import execution, handlers, ingress
 from clew_workflows.host.duties import start_background_task
 from clew_workflows.host.runtime import Runtime
 from clew_workflows.host.tasks import TaskBudget
 from clew_workflows.protocol import CheckBlobs, Failure
 from clew_workflows.session import commands, decisions, media
 from clew_workflows.session.commands import Answer, Command
-from clew_workflows.session.state import MAX_WAITING, Decision, Moment, State
+from clew_workflows.session.state import MAX_WAITING, Decision, Moment, State, digest_command
 from clew_workflows.temporal_faults.task_commands import TaskCommands
 
 MAX_CHECKED = 64
@@ -52,8 +57,13 @@ MAX_CHECKED = 64
 MAX_CHECKED_BLOBS = 500
 MAX_CHECKED_BYTES = 1_000_000
 """Most blobs and bytes of arrivals of one such activity; the first arrival may have more."""
+MAX_UNDECIDED = 1_000
+"""Waiting arrivals from which on inputs by signal are only counted. Each takes a part of a millisecond, also in every
+replay, for which other sessions wait."""
 MIN_COST = 1024
 """Bytes of a workflow task's budget that an arrival without text takes: deciding it takes 0.1 milliseconds."""
+_UNKNOWN = "signal"
+"""The name in the entry for signals that a session does not know: a flood may have as many names."""
 
 
 @dataclass(eq=False, slots=True)
@@ -132,6 +142,7 @@ class Intake:
         self._budget = budget
         self._task_commands = task_commands
         self._waiting: deque[Arrival] = deque()
+        self._left_out: dict[str, int] = {}
         self._foreseen: _Foreseen | None = None
 
     def foresee(self, command: Command, own_id: str | None, seal: str | None = None) -> Answer:
@@ -143,6 +154,25 @@ class Intake:
         decision, answer = self._decide(command, own_id, seal)
         self._foreseen = _Foreseen(command, self._runtime.state, self._runtime.now, decision, answer)
         return answer
+
+    def refuse_reused(self, command: Command) -> None:
+        """Refuse a command whose id is that of another one which has arrived, and waits for its decision.
+
+        Raises:
+            RequestReused: It is.
+        """
+        for arrival in self._waiting:
+            match command, arrival.command:
+                case (MessageInput(request_id=str(own)), MessageInput(request_id=known)):
+                    field = "request_id"
+                case (SubmitInput(input_id=str(own)), SubmitInput(input_id=known)):
+                    field = "input_id"
+                case (ContextOperation(op_id=own), ContextOperation(op_id=known)):
+                    field = "op_id"
+                case _:
+                    continue
+            if own == known and digest_command(command) != digest_command(arrival.command):
+                raise RequestReused(f"{field}: {own!r} is the id of another one: send this one under its own id")
 
     def take(self, arrival: Arrival) -> None:
         """Decide an update or a signal and apply the decision, or let it wait for the end of start-up."""
@@ -157,6 +187,20 @@ class Intake:
             arrival.command = None
             arrival.refusal = arrival.refusal or QueueFull("too many signals arrived before the session had started")
         self._waiting.append(arrival)
+
+    def leave_out(self, name: str) -> bool:
+        """Leave an input by signal out of a flood, and count it; returns whether that was done.
+
+        One `input` entry tells how many there were, when those that wait are decided. What ends or moves the session,
+        and what Clew itself sends, is always taken.
+        """
+        handler = handlers.SIGNALS.get(name)
+        is_input = handler is None or handler.input in (SteerInput, ContextOperation)
+        if len(self._waiting) < MAX_UNDECIDED or not is_input:
+            return False
+        known = name if handler else _UNKNOWN
+        self._left_out[known] = self._left_out.get(known, 0) + 1
+        return True
 
     def open(self) -> None:
         """Decide what has waited; from now on decide each arrival as soon as a workflow task has room for it."""
@@ -196,6 +240,15 @@ class Intake:
                 self._settle(arrival)
         if self._waiting:
             start_background_task(self._continue())
+        else:
+            self._tell_left_out()
+
+    def _tell_left_out(self) -> None:
+        runtime, left_out, self._left_out = self._runtime, self._left_out, {}
+        for name, count in left_out.items():
+            if not runtime.state.closed:
+                refusal = QueueFull(f"{count} of these signals were left out: {MAX_UNDECIDED} inputs waited already")
+                runtime.apply(decisions.reject(runtime.state, name, str(refusal), ""))
 
     def _decode(self, arrival: Arrival) -> None:
         """Decode a signal. It is decoded late, so that thousands of them do not take a workflow task too long."""

@@ -6,6 +6,7 @@ A malformed input fails the workflow. The type of its failure is the word of the
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, timedelta
 from typing import Any, ClassVar, TypeVar
@@ -26,6 +27,7 @@ from temporalio.exceptions import (
 
 with workflow.unsafe.imports_passed_through():
     from clew_workflows.contract import (
+        AGENTS_WORKFLOW,
         DELETE_WORKFLOW,
         FINISH_UPLOAD_WORKFLOW,
         FORK_WORKFLOW,
@@ -41,10 +43,12 @@ with workflow.unsafe.imports_passed_through():
         SEND_WORKFLOW,
         START_UPLOAD_WORKFLOW,
         CancelInput,
+        CloseInput,
         DeleteSessionInput,
         FinishUploadInput,
         ForkSessionInput,
         GetBlobInput,
+        ListAgentsInput,
         ListSessionsInput,
         PutBlobInput,
         ReadContextInput,
@@ -74,7 +78,7 @@ with workflow.unsafe.imports_passed_through():
         WorkerUnavailable,
     )
     from clew_workflows.contract.messages import compute_digest
-    from clew_workflows.contract.names import DELIVER_WORKFLOW, name_caller_queue, name_fork
+    from clew_workflows.contract.names import DELETED_WORKFLOW, DELIVER_WORKFLOW, name_caller_queue, name_fork
     from clew_workflows.contract.outcomes import RequestOutcome
     from clew_workflows.contract.outputs import EntriesPage, RestoreReceipt, SendMessageReceipt
     from clew_workflows.contract.webhooks import Webhook
@@ -190,7 +194,7 @@ class RestoreSession:
                 start.argument,
                 id=start.id,
                 # A session that has ended before it held the context is opened again.
-                id_reuse_policy=reuse.ALLOW_DUPLICATE if opened.restored == "begun" else reuse.REJECT_DUPLICATE,
+                id_reuse_policy=reuse.REJECT_DUPLICATE if opened.restored == "no" else reuse.ALLOW_DUPLICATE,
                 parent_close_policy=workflow.ParentClosePolicy.ABANDON,
                 memo={RESTORE_MEMO: make_op_id(fields.token)},
                 static_summary=start.static_summary,
@@ -213,6 +217,24 @@ class DeleteSession:
         return await run_activity("delete_session", deletion, CHANGE_TIMEOUT, changes=deletion.session_id)
 
 
+@workflow.defn(name=DELETED_WORKFLOW, sandboxed=False)
+class DeletedSession:
+    """Answers for a session that was deleted: there is none.
+
+    The server deletes the histories of a session in its own time, and could answer readers from them until then. It
+    asks the newest workflow run of an id, which is this one.
+    """
+
+    @workflow.run
+    async def run(self) -> None:
+        """End at once, so that the id can have a new session."""
+
+    @workflow.query(dynamic=True)
+    def query(self, _name: str, _args: Sequence[RawValue]) -> dict[str, Any]:
+        """Refuse any query."""
+        raise ingress.make_query_error(NotFound(f"there is no session {workflow.info().workflow_id!r}"))
+
+
 @workflow.defn(name=LIST_WORKFLOW, failure_exception_types=[Exception], sandboxed=False)
 class ListSessions:
     """Answers one page of the sessions that have an archive: `{sessions, next_after?}`."""
@@ -221,6 +243,16 @@ class ListSessions:
     async def run(self, argument: RawValue = NO_ARGUMENT) -> dict[str, Any]:
         """List a page. `next_after` is the `after` of the next page."""
         return await run_activity("list_sessions", decode(argument, ListSessionsInput), CHANGE_TIMEOUT)
+
+
+@workflow.defn(name=AGENTS_WORKFLOW, failure_exception_types=[Exception], sandboxed=False)
+class ListAgents:
+    """Answers the agents of the worker that takes its activity: `{agents}`."""
+
+    @workflow.run
+    async def run(self, argument: RawValue = NO_ARGUMENT) -> dict[str, Any]:
+        """List the agents."""
+        return await run_activity("list_agents", decode(argument, ListAgentsInput), CHANGE_TIMEOUT)
 
 
 @workflow.defn(name=PUT_BLOB_WORKFLOW, failure_exception_types=[Exception], sandboxed=False)
@@ -305,17 +337,23 @@ class SendMessage:
         config = fields.config.model_dump(mode="json", exclude_unset=True) if fields.config else {}
         message = fields.message.model_copy(update={"request_id": request_id})
         call = SendMessageCall(session_id=session_id, task_queue=queue, config=config, message=message)
+        closes = fields.session_prefix is not None if fields.close is None else fields.close
         try:
             await _call(SEND_MESSAGE, call)
             outcome = await _await_outcome(session_id, request_id, queue)
         except (asyncio.CancelledError, TemporalError) as error:
             if is_cancelled_exception(error):
                 await _cancel_request(session_id, request_id)
+                if closes:
+                    await _close_session(session_id)
             raise
         if outcome is None:
             # The history is nearly full. The next run finds the same request.
-            again = fields.model_copy(update={"session_id": session_id, "session_prefix": None, "message": message})
+            own = {"session_id": session_id, "session_prefix": None, "message": message, "close": closes}
+            again = fields.model_copy(update=own)
             workflow.continue_as_new(again.model_dump(mode="json", exclude_unset=True, exclude_none=True))
+        if closes:
+            await _close_session(session_id)
         if outcome.status != "completed":
             word = outcome.error.type if outcome.error else outcome.termination_reason or outcome.status
             about = f"request {request_id} of session {session_id} is {outcome.status}"
@@ -395,9 +433,18 @@ async def _call(name: str, call: SessionCall, wait_seconds: int = 0) -> dict[str
 async def _cancel_request(session_id: str, request_id: str) -> None:
     """Cancel the request by a signal. A session that has ended has no request."""
     command = CancelInput(request_id=request_id, reason=f"the workflow {workflow.info().workflow_id} was cancelled")
+    await _signal(session_id, "cancel", command)
+
+
+async def _close_session(session_id: str) -> None:
+    """Close the session by a signal. One that has ended needs none."""
+    await _signal(session_id, "close", CloseInput(reason="the request that it was made for is over"))
+
+
+async def _signal(session_id: str, name: str, command: CancelInput | CloseInput) -> None:
     with suppress(ApplicationError):
         session = workflow.get_external_workflow_handle(session_id)
-        await session.signal("cancel", command.model_dump(mode="json", exclude_unset=True))
+        await session.signal(name, command.model_dump(mode="json", exclude_unset=True))
 
 
 # Deliveries of webhooks: each receiver has attempts of its own, for days.
@@ -463,6 +510,7 @@ SERVICES = (
     ForkSession,
     RestoreSession,
     DeleteSession,
+    ListAgents,
     ListSessions,
     PutBlob,
     GetBlob,
@@ -471,7 +519,7 @@ SERVICES = (
     SendMessage,
 )
 """The workflows that callers start."""
-WORKFLOWS = (*SERVICES, DeliverWebhook)
+WORKFLOWS = (*SERVICES, DeletedSession, DeliverWebhook)
 """All workflows beside the session."""
 
 

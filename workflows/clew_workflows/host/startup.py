@@ -17,6 +17,7 @@ from clew_workflows.contract.errors import (
     InvalidInput,
     NewerVersion,
     Refusal,
+    Starting,
     make_refusal,
 )
 from clew_workflows.host import execution
@@ -36,10 +37,18 @@ class Startup:
         away: The refusal that callers get while the store does not answer; None if it does.
     """
 
-    def __init__(self, runtime: Runtime, intake: Intake) -> None:
+    def __init__(self, runtime: Runtime, intake: Intake, after: str | None) -> None:
         self.away: Refusal | None = None
         self._runtime = runtime
         self._intake = intake
+        self._after = after
+
+    @property
+    def refusal_of_readers(self) -> Refusal:
+        """The refusal that readers get before the session has started. They need not wait for a repair."""
+        is_damaged = self.away is not None and self.away.type == ArchiveDamaged.type
+        waits = Starting("the session is looking for its archive: ask again in a moment")
+        return self.away if self.away and is_damaged else waits
 
     async def open_session(self) -> Refusal | None:
         """Hold callers until we know whether the session is new or archived, and open the intake then.
@@ -77,7 +86,8 @@ class Startup:
             Refusal: The archive cannot be used.
         """
         runtime = self._runtime
-        effect = runtime.state.preparation.model_copy(update={"execution": workflow.info().first_execution_run_id})
+        own = {"execution": workflow.info().first_execution_run_id, "after": self._after}
+        effect = runtime.state.preparation.model_copy(update=own)
         prepared = await self._retry_until_answered(
             lambda time_limit: execution.carry_out(effect, time_limit, runtime.state)
         )

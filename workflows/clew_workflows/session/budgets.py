@@ -1,4 +1,4 @@
-"""Budgets of model calls, corrected by what the provider has counted and by what it has refused as too long.
+"""Budgets of model calls, corrected by what the provider has counted and by what it has refused, as too long or else.
 
 Our token counts are exact under an encoding that need not be the model's own: the tokenizers of many models are not
 public. A call's budget is the policy's, divided by the ratio of the provider's counts to ours, and at most what the
@@ -8,14 +8,15 @@ context can be rebuilt exactly.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from clew_workflows.contract import Limits, Task
 from clew_workflows.contract.outcomes import Usage
+from clew_workflows.contract.payloads import Refused, RefusedKind
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.protocol import CallModel, Failure, ModelAnswered
-from clew_workflows.session.state import EIGHTHS, Learned, Request, Settings, Spent, State
+from clew_workflows.session.state import EIGHTHS, Learned, Settings, Spent, State
 
 # Limits of a session's usage: those of its configuration, and for a subagent those of its task.
 #
@@ -55,9 +56,9 @@ _MAX_TOKEN_COUNT = 2**53 - 1
 NOTHING_LEARNED = Learned()
 
 
-def make_call_policy(settings: Settings, request: Request) -> ContextPolicy | None:
-    """Return the request's policy changes, with a smaller budget if the model takes less than the policy allows."""
-    own, learned = request.context_policy, settings.learned.get(request.model)
+def make_call_policy(settings: Settings, model: str, own: ContextPolicy | None) -> ContextPolicy | None:
+    """Make what a call's policy changes of the session's: `own`, with a smaller budget if the model takes less."""
+    learned = settings.learned.get(model)
     if learned is None:
         return own
     policy = settings.policy.overlay(own)
@@ -66,6 +67,11 @@ def make_call_policy(settings: Settings, request: Request) -> ContextPolicy | No
         return own
     tighter = ContextPolicy(max_input_tokens=budget + policy.reserve_output_tokens)
     return own.overlay(tighter) if own else tighter
+
+
+def find_policy(settings: Settings) -> ContextPolicy:
+    """Find the policy of the session's calls: its own, with the budget that its model takes."""
+    return settings.policy.overlay(make_call_policy(settings, settings.model or "", None))
 
 
 def note_reply(settings: Settings, call: CallModel, answer: ModelAnswered) -> Settings:
@@ -132,3 +138,41 @@ def _remember(learned: Mapping[str, Learned], model: str, known: Learned) -> Map
 def _read_token_count(value: object) -> int | None:
     """Return a reported number of tokens if it is plausible."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= _MAX_TOKEN_COUNT else None
+
+
+# What providers refuse of a context: requests are made without it from then on.
+
+
+MAX_REFUSED = 1000
+"""Refused items of a model that a session remembers; the newest are kept."""
+
+
+def list_new_refusals(call: CallModel, answer: ModelAnswered) -> list[Refused]:
+    """List what the provider has refused during a call, and had not before."""
+    known = {(group.kind, name) for group in call.refused for name in group.ids}
+    refused = answer.request.refused if answer.request else ()
+    groups = (
+        replace(group, ids=tuple(name for name in group.ids if (group.kind, name) not in known)) for group in refused
+    )
+    return [group for group in groups if group.ids]
+
+
+def learn_refused(
+    refused: Mapping[str, tuple[Refused, ...]], model: str, groups: Iterable[Refused]
+) -> Mapping[str, tuple[Refused, ...]]:
+    """Remember what a model's provider refuses."""
+    reasons: dict[tuple[RefusedKind, str], str] = {
+        (group.kind, name): group.reason for group in refused.get(model, ()) for name in group.ids
+    }
+    known = len(reasons)
+    for group in groups:
+        for name in group.ids:
+            reasons.setdefault((group.kind, name), group.reason)
+    if len(reasons) == known:
+        return refused
+    ids: dict[tuple[RefusedKind, str], list[str]] = {}
+    for (kind, name), reason in list(reasons.items())[-MAX_REFUSED:]:
+        ids.setdefault((kind, reason), []).append(name)
+    learned = tuple(Refused(kind=kind, ids=tuple(names), reason=reason) for (kind, reason), names in ids.items())
+    others = [item for item in refused.items() if item[0] != model]
+    return dict([*others, (model, learned)][-MAX_MODELS:])

@@ -15,16 +15,18 @@ from clew_workflows.contract.outcomes import RequestOutcome, Usage
 from clew_workflows.contract.payloads import ConfigPayload, ForkPayload
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.protocol import (
+    ArchiveRef,
     CallModel,
     DescribeModel,
     Prepare,
+    Recall,
     Recalled,
     RunHooks,
     RunTools,
     SessionEffect,
     Summarize,
 )
-from clew_workflows.session import configuration, drafts, requests, tool_rounds
+from clew_workflows.session import budgets, configuration, drafts, requests, tool_rounds
 from clew_workflows.session.advance import Session
 from clew_workflows.session.state import (
     Decision,
@@ -39,7 +41,7 @@ from clew_workflows.session.state import (
 )
 from clew_workflows.thread.context.archived import retain
 from clew_workflows.thread.entries import Draft, Entry
-from clew_workflows.thread.lane import ArchivedPart
+from clew_workflows.thread.lane import ArchivedPart, Layers
 from clew_workflows.thread.thread import Retained, Thread
 from clew_workflows.values import Format, Packed
 
@@ -76,9 +78,10 @@ def carry(session: Session, *, recent_entries: int = RECENT_ENTRIES) -> dict[str
     """
     state, thread, effect = session.state, session.thread, session.effect
     # The next workflow run gets no result of an activity that this one has started, but by a signal of its worker.
-    state = replace(state, late_calls=(), detached_calls=tool_rounds.detach_calls(state))
+    state = replace(state, late_calls=(), detached_calls=tool_rounds.detach_calls(state, thread))
     if state.closed or state.phase == "hibernating":
-        state = replace(state, phase="idle")
+        # Cancelled subagents that have not reported are forgotten: nobody tells the next workflow run of them.
+        state = replace(state, phase="idle", children=())
     # A model call that is to be made needs the thread as it was when the call was decided.
     upto = effect.at_seq if isinstance(effect, CallModel) else thread.last_seq
     first_seq, policies, room = (
@@ -133,14 +136,30 @@ def restore(carried: Mapping[str, Any]) -> Session:
         raise InvalidInput(f"carried is written by Clew alone: {str(error)[:200]}") from None
 
 
+def make_recall(thread: Thread, archive: ArchiveRef, context_ref: str, policy: ContextPolicy) -> Recall:
+    """Make the request for the archived part of a lane that contexts under a policy need."""
+    lane = thread.get_lane(context_ref)
+    layers = lane.layers if lane else Layers()
+    return Recall(
+        archive=archive,
+        context_ref=context_ref,
+        policies=(policy,),
+        before=thread.find_first_held_seq(context_ref),
+        layers=layers if layers.is_complete else None,
+    )
+
+
 def add_recalled(thread: Thread, context_ref: str, fetched: Recalled) -> Thread:
     """Add the fetched part of a lane to a thread."""
     value = fetched.packed.value
     fetched_entries = (entry for entry in _entries.validate_python(value["entries"]) if entry.seq < thread.first_seq)
     entries = {entry.seq: entry for entry in (*thread.retained.entries, *fetched_entries)}
-    gap, known = _archived_part.validate_python(value["gap"]), thread.retained.gaps.get(context_ref)
-    if known and known.layers and known.layers.is_complete:
-        gap = replace(gap, layers=known.layers)
+    gap, held = _archived_part.validate_python(value["gap"]), thread.get_lane(context_ref)
+    if held and held.layers.is_complete:
+        # The answer has the newest layers, and the thread applies those of its live part again.
+        known = held.gap.layers or Layers(())
+        newest = held.layers
+        gap = replace(gap, layers=replace(known, withdrawn=newest.withdrawn, corrected=newest.corrected))
     gaps = {**thread.retained.gaps, context_ref: gap}
     retained = Retained(thread.retained.upto, tuple(entries[seq] for seq in sorted(entries)), gaps)
     return Thread(thread, thread.first_seq, retained)
@@ -181,10 +200,12 @@ def _find_first_live_seq(state: State, thread: Thread, recent_entries: int) -> i
 
 def _list_policies(state: State) -> dict[str, list[ContextPolicy]]:
     """List the lanes whose contexts will be needed, with the policies."""
-    policies = {state.context_ref: [state.settings.policy]}
+    settings = state.settings
+    policies = {state.context_ref: [settings.policy, budgets.find_policy(settings)]}
     if state.run:
         request = state.run.request
-        policies.setdefault(request.context_ref, []).append(state.settings.policy.overlay(request.context_policy))
+        changes = budgets.make_call_policy(settings, request.model, request.context_policy)
+        policies.setdefault(request.context_ref, []).append(settings.policy.overlay(changes))
     return policies
 
 
@@ -217,7 +238,7 @@ def make_fork_state(parent: Session, thread: Thread, session_id: str, op_ids: Se
         parent: The parent as it is now.
         thread: The parent's thread up to the last entry that the fork shares.
         session_id: The id of the fork.
-        op_ids: The ids of the operations in the thread.
+        op_ids: The ids of the callers' operations in the thread.
     """
     state, at_seq = parent.state, thread.last_seq
     known = state.memory.outcomes.unpack()

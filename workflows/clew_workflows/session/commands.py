@@ -27,7 +27,7 @@ from clew_workflows.contract import (
     SummarizeInput,
     ToolResultInput,
 )
-from clew_workflows.contract.errors import Closed, InvalidInput, Repeated, UnknownRequest
+from clew_workflows.contract.errors import Closed, InvalidInput, Repeated, RequestReused, UnknownRequest
 from clew_workflows.contract.names import Id
 from clew_workflows.contract.outputs import ApprovalReceipt, ConfigureReceipt, OperationReceipt, Receipt
 from clew_workflows.session import (
@@ -46,7 +46,7 @@ from clew_workflows.session import (
 )
 from clew_workflows.session.requests import is_known_request, make_request
 from clew_workflows.session.runs import FOLLOW_UP
-from clew_workflows.session.state import Decision, Moment, State
+from clew_workflows.session.state import Decision, Moment, State, digest_command
 from clew_workflows.thread.thread import Thread
 
 _id: TypeAdapter[str] = TypeAdapter(Id)
@@ -134,7 +134,22 @@ class SummaryAwaited:
     summary_id: str
 
 
-Answer = Outcome | Configured | Checkpointing | Hibernating | Closing | SummaryAwaited | Receipt | None
+@dataclass(frozen=True, slots=True)
+class CompactionAwaited:
+    """The answer will be the receipt of a compaction, which the session is writing.
+
+    Attributes:
+        summary_id: Its summary.
+        op_id: The operation.
+    """
+
+    summary_id: str
+    op_id: str
+
+
+Answer = (
+    CompactionAwaited | Outcome | Configured | Checkpointing | Hibernating | Closing | SummaryAwaited | Receipt | None
+)
 """The answer to an update at once, as a receipt, or what the answer will be; None for signals without an update."""
 
 _DISPLACING = (
@@ -226,6 +241,10 @@ def _decide(  # noqa: PLR0912 - one case for each command
             return inputs.take_input(state, command, input_id)
         case ContextOperation():
             decision, done = operations.take_operation(state, thread, command, at)
+            writing = decision.state.summaries.writing
+            begins = done == "deferred" and state.summaries.writing is None
+            if begins and writing and writing.operation:
+                return decision, CompactionAwaited(writing.summary_id, command.op_id)
             seq = at.rev if done == "applied" else None
             return decision, OperationReceipt(op_id=command.op_id, status=done, seq=seq)
         case ConfigureInput():
@@ -238,7 +257,7 @@ def _decide(  # noqa: PLR0912 - one case for each command
             return inputs.cancel_request(state, thread, command, at)
         case ApprovalInput():
             resolved = ApprovalReceipt(tool_call_id=command.tool_call_id, decision=command.decision)
-            return outside.resolve_approval(state, thread, command).then(runs.start_tools, at), resolved
+            return outside.resolve_approval(state, thread, command, at).then(runs.start_tools, at), resolved
         case ToolResultInput():
             decision, received = outside.submit_result(state, command, at)
             return decision.then(runs.proceed, at), received
@@ -282,13 +301,20 @@ def _check_id(update_id: str | None) -> str:
 def _take_message(
     state: State, thread: Thread, command: MessageInput, request_id: str, at: Moment
 ) -> tuple[Decision, Outcome]:
+    digest = digest_command(command)
     if is_known_request(state, thread, request_id):
+        if state.memory.is_reused("request_id", request_id, digest):
+            raise RequestReused(
+                f"request_id: the session has accepted another message as request {request_id!r}: send this one "
+                "under an id of its own"
+            )
         return Decision(state), Outcome(request_id)
     if request_id.startswith(FOLLOW_UP):
         raise InvalidInput(f"request_id: ids that begin with {FOLLOW_UP!r} are the session's own")
     request = make_request(state, command, request_id)
     decision = inputs.take_message(state, request, command.on_busy or state.settings.config.on_busy, at)
-    return decision, Outcome(request_id, is_new=True)
+    memory = decision.state.memory.add_digest("request_id", request_id, digest)
+    return replace(decision, state=replace(decision.state, memory=memory)), Outcome(request_id, is_new=True)
 
 
 def _await_request(state: State, thread: Thread, command: AwaitRequestInput) -> tuple[Decision, Outcome]:

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic_core import to_json
 
 from clew_workflows.contract import ConfigureInput, ContextPolicy, SessionConfig
-from clew_workflows.contract.config import measure_specs
-from clew_workflows.contract.errors import InvalidInput, Refusal, TooLarge, UnknownTool
+from clew_workflows.contract.errors import Refusal, TooLarge, UnknownTool
 from clew_workflows.contract.messages import canonicalize
 from clew_workflows.contract.names import (
     BUILT_IN_TOOLS,
     MAX_METADATA_BYTES,
     MAX_METADATA_NAMES,
-    MAX_TOOLS_BYTES,
     is_selected,
 )
 from clew_workflows.contract.payloads import ConfigPayload
 from clew_workflows.contract.policy import resolve
 from clew_workflows.protocol import Failure, Prepared, ResolvedAgent, ResolvedTool
 from clew_workflows.session import drafts
-from clew_workflows.session.requests import adopt_encoding, find_agent_policy, remember_profile
+from clew_workflows.session.requests import (
+    adopt_encoding,
+    check_external_tools,
+    find_agent_policy,
+    remember_profile,
+)
 from clew_workflows.session.state import Decision, Moment, Settings, State
 from clew_workflows.thread.context.projection import find_projector
 from clew_workflows.thread.entries import Draft
@@ -94,35 +97,10 @@ def _resolve_policy(settings: Settings, answer: Prepared) -> tuple[Settings, Fai
 
 def _find_external_problem(settings: Settings) -> Failure | None:
     try:
-        check_external_tools(settings)
+        check_external_tools(settings, settings.config.external_tools)
         return None
     except Refusal as refusal:
         return Failure(type=refusal.type, message=refusal.message)
-
-
-def check_external_tools(settings: Settings) -> None:
-    """Check the tools that callers have defined against those of the workers, as far as a worker has resolved them.
-
-    Raises:
-        InvalidInput: A tool has the name of one of the workers' tools: the model could not tell which it calls.
-        TooLarge: The schemas of all tools have over 256 KiB together.
-    """
-    own = settings.config.external_tools
-    if not own:
-        return
-    taken = {*settings.config.tools, *(tool.spec["name"] for tool in settings.tools or ())}
-    for number, tool in enumerate(own):
-        if tool.name in taken:
-            raise InvalidInput(
-                f"external_tools.{number}.name: the session has a tool {tool.name!r} from its workers: take another "
-                "name"
-            )
-    size = measure_specs(tool.spec for tool in settings.offered_tools)
-    if size > MAX_TOOLS_BYTES:
-        raise TooLarge(
-            f"external_tools: the schemas of all tools of the session would have {size} bytes together, at most "
-            f"{MAX_TOOLS_BYTES} are accepted"
-        )
 
 
 def _resolve(settings: Settings) -> Settings:
@@ -153,7 +131,7 @@ def configure(state: State, change: ConfigureInput) -> tuple[Decision, Status]:
     waiting = state.deferred.config
     if not state.busy and state.phase != "preparing":
         return _configure(state, change), "applied"
-    merged = _merge_changes(waiting, change)
+    merged = waiting.change(change) if waiting else change
     change_settings(state.settings, merged)
     entries: tuple[Draft, ...] = ()
     if waiting:
@@ -171,20 +149,12 @@ def change_settings(settings: Settings, change: ConfigureInput) -> Settings:
         TooLarge: The metadata, with that of the agent, is too large, or the schemas of all tools are.
         UnknownTool: `require_approval` names a tool that the session does not have.
     """
-    own, own_policy = settings.own, settings.own_policy
-    changed = _list_fields(change)
-    changed.pop("context_policy", None)
-    if change.model_options:
-        changed["model_options"] = own.model_options.overlay(change.model_options)
-    if change.limits:
-        changed["limits"] = own.limits.overlay(change.limits)
-    if change.external_tools is not None:
-        changed["external_tools"] = change.external_tools
+    own_policy = settings.own_policy
     if change.context_policy:
         own_policy = (own_policy or ContextPolicy()).overlay(change.context_policy)
     after = replace(
         settings,
-        own=own.model_copy(update=changed),
+        own=settings.own.change(change, exclude={"context_policy"}),
         own_policy=own_policy,
         # A new policy may fit the models: forget what they have refused under the old one.
         learned={} if change.context_policy else settings.learned,
@@ -196,7 +166,8 @@ def change_settings(settings: Settings, change: ConfigureInput) -> Settings:
         check_config(after.config)
     if change.tools is not None or change.external_tools is not None:
         # Other tools of the workers are checked when one has resolved them.
-        check_external_tools(replace(after, tools=()) if change.tools is not None else after)
+        known = replace(after, tools=()) if change.tools is not None else after
+        check_external_tools(known, known.config.external_tools)
     return after
 
 
@@ -294,22 +265,6 @@ def _configure(state: State, change: ConfigureInput) -> Decision:
         settings = replace(settings, tools=remaining)
     settings = replace(settings, due=True)
     return Decision(replace(changed, phase="preparing", settings=settings), (), changed.preparation)
-
-
-def _list_fields(change: ConfigureInput) -> dict[str, Any]:
-    """Return the fields that a change sets. Null is like absent; within options and limits it removes a value."""
-    return {name: value for name, value in change.model_dump(exclude_unset=True).items() if value is not None}
-
-
-def _merge_changes(lower: ConfigureInput | None, upper: ConfigureInput) -> ConfigureInput:
-    """Merge two changes of configuration field by field, and within options, policy and limits too."""
-    if lower is None:
-        return upper
-    merged = _list_fields(lower)
-    for name, value in _list_fields(upper).items():
-        both = isinstance(value, dict) and isinstance(merged.get(name), dict) and name != "metadata"
-        merged[name] = merged[name] | value if both else value
-    return ConfigureInput.model_validate(merged)
 
 
 def _make_excerpt(change: ConfigureInput) -> str:

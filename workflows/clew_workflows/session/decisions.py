@@ -12,6 +12,7 @@ from dataclasses import replace
 from clew_workflows.contract import SessionConfig, Task
 from clew_workflows.contract.errors import ArchiveUnavailable, Busy, Closed
 from clew_workflows.contract.policy import ContextPolicy, resolve
+from clew_workflows.contract.tokens import check_encoding
 from clew_workflows.protocol import (
     OUTAGES,
     Declined,
@@ -48,11 +49,13 @@ def begin(session_id: str, config: SessionConfig, task: Task | None = None) -> S
     has resolved the agent.
 
     Raises:
-        InvalidInput: The policy names an unknown projector, or its fields contradict each other.
+        InvalidInput: The encoding is unknown, the policy names an unknown projector, or its fields contradict each
+            other.
         InvalidTokenBudget: The policy leaves no budget.
         UnknownTool: `require_approval` names a tool that the session does not have.
     """
     settings = Settings(config, ContextPolicy())
+    check_encoding(config.encoding)
     if config.agent:
         settings = replace(settings, policy=resolve())
     else:
@@ -108,6 +111,8 @@ def _take_failure(state: State, at: Moment, failure: Failure) -> Decision:
         return runs.fail_run(state, at, runs.make_timeout(get_run(state), failure.message))
     if failure.type == "context_length_exceeded":
         return runs.shorten_context(state, at, failure)
+    if failure.type == "content_refused":
+        return runs.fail_refused(state, at, failure)
     if failure.type in OUTAGES and state.phase == "awaiting_model":
         return runs.fall_back(state, at, failure)
     return runs.fail_run(state, at, failure)

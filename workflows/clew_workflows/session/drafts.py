@@ -6,11 +6,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Literal
 
+from clew_workflows.contract import RunSettings
 from clew_workflows.contract.content import get_text
 from clew_workflows.contract.messages import ToolCall
 from clew_workflows.contract.outcomes import OutcomeError, Usage
 from clew_workflows.contract.payloads import (
     AgentVersion,
+    AppliedCorrected,
     AppliedWithdraw,
     AssistantMessage,
     ConfigPayload,
@@ -27,11 +29,18 @@ from clew_workflows.contract.payloads import (
     UserMessage,
     list_configured_names,
 )
-from clew_workflows.protocol import Failure, ModelAnswered, ResolvedAgent, ResolvedTool, ToolAnswered
+from clew_workflows.protocol import (
+    Failure,
+    ModelAnswered,
+    ResolvedAgent,
+    ResolvedTool,
+    ToolAnswered,
+    number_tool_calls,
+)
 from clew_workflows.session.state import Child, Ending, Input, Request, RequestedCall, Run, Settings
 from clew_workflows.thread.entries import Draft, Refs
 
-_OTHER_FIELDS = {"content", "request_id", "metadata", "output_schema", "refs"}
+_OTHER_FIELDS = {"content", "request_id", "metadata", "output_schema", "refs", "replies"}
 """Fields of a message that its entry holds outside of `settings`."""
 EXCERPT_CHARACTERS = 200
 """Characters of a rejected or dropped input in its `input` entry."""
@@ -76,6 +85,45 @@ def draft_request_message(run: Run, call_id: str) -> Draft:
     return Draft(payload, make_run_refs(run) | {"call_id": call_id}, request.tokens)
 
 
+GIVEN = "caller"
+"""The `source` in the refs of replies and results that came with a message: no model of the session wrote them."""
+
+
+def draft_replies(run: Run, earlier_calls: int) -> tuple[Draft, ...]:
+    """Draft the replies that came with the message which opens a run. Their calls get ids of the session's.
+
+    `earlier_calls`: the number of tool calls that the session has had.
+    """
+    request = run.request
+    replies = (request.message and request.message.replies) or ()
+    calls = [call for reply in replies for call in reply.tool_calls or ()]
+    own_ids = {
+        call.id: numbered["id"] for call, numbered in zip(calls, number_tool_calls(calls, earlier_calls), strict=True)
+    }
+    refs = make_run_refs(run) | {"source": GIVEN}
+    made: list[Draft] = []
+    for reply in replies:
+        fields: Any = {
+            "context_ref": request.context_ref,
+            "content": reply.content,
+            "request_id": request.request_id,
+            "run_id": run.run_id,
+        }
+        if reply.role == "tool":
+            own_id = own_ids[reply.tool_call_id or ""]
+            payload: AssistantMessage | ToolMessage = ToolMessage(
+                role="tool", tool_call_id=own_id, name=reply.name, **fields
+            )
+            made.append(Draft(payload, refs | {"tool_call_id": own_id}))
+            continue
+        named: list[ToolCall] = [
+            {"id": own_ids[call.id], "name": call.name, "arguments": call.arguments}
+            for call in reply.tool_calls or ()
+        ]
+        made.append(Draft(AssistantMessage(role="assistant", tool_calls=named or None, **fields), refs))
+    return tuple(made)
+
+
 def draft_assistant_message(run: Run, answer: ModelAnswered, requested: tuple[RequestedCall, ...]) -> Draft:
     """Draft a model's reply, with the recipe of its context."""
     reply = answer.reply
@@ -99,12 +147,18 @@ def draft_assistant_message(run: Run, answer: ModelAnswered, requested: tuple[Re
     return Draft(payload, make_run_refs(run) | make_call_refs(run), answer.tokens)
 
 
-def draft_tool_message(run: Run, call: RequestedCall, answer: ToolAnswered, children: Iterable[Child] = ()) -> Draft:
+def draft_tool_message(
+    run: Run,
+    call: RequestedCall,
+    answer: ToolAnswered,
+    children: Iterable[Child] = (),
+    settings: RunSettings | None = None,
+) -> Draft:
     """Draft a tool's result, with the subagent that works on the call, and arguments that a person has edited."""
     refs = make_run_refs(run) | make_call_refs(run) | {"tool_call_id": call.tool_call_id}
     if answer.subagent is None:
         answer = answer.model_copy(update={"subagent": _describe_child(children, call)})
-    return Draft(make_tool_result(run, call, answer), refs, answer.tokens)
+    return Draft(make_tool_result(run, call, answer, settings), refs, answer.tokens)
 
 
 def _describe_child(children: Iterable[Child], call: RequestedCall) -> Subagent | None:
@@ -119,8 +173,10 @@ def _describe_child(children: Iterable[Child], call: RequestedCall) -> Subagent 
     )
 
 
-def make_tool_result(run: Run, call: RequestedCall, answer: ToolAnswered) -> ToolMessage:
-    """Make the payload of a tool's result."""
+def make_tool_result(
+    run: Run, call: RequestedCall, answer: ToolAnswered, settings: RunSettings | None = None
+) -> ToolMessage:
+    """Make the payload of a tool's result, with the settings that came with it."""
     return ToolMessage(
         context_ref=run.request.context_ref,
         role="tool",
@@ -137,6 +193,8 @@ def make_tool_result(run: Run, call: RequestedCall, answer: ToolAnswered) -> Too
         pieces=answer.pieces,
         subagent=answer.subagent,
         by=answer.by,
+        problem=answer.problem,
+        settings=settings.model_dump(mode="json", exclude_unset=True) if settings else None,
     )
 
 
@@ -150,6 +208,7 @@ def make_late_result(doubt: ToolMessage, answer: ToolAnswered) -> ToolMessage:
         in_doubt=answer.in_doubt,
         note_tokens=answer.note_tokens,
         pieces=answer.pieces,
+        problem=answer.problem,
         late=True,
     )
 
@@ -244,6 +303,7 @@ def draft_run(run: Run, request_id: str, ending: Ending) -> Draft:
         if failure
         else None,
         reason=ending.explanation or None,
+        unread=run.unread or None,
     )
     return Draft(payload, make_run_refs(run) | {"request_id": request_id})
 
@@ -277,6 +337,21 @@ def draft_unread(
     """Draft the `input` entry of an input that was accepted and that no model has read."""
     own = unread.request_id or request_id
     return draft_input(event, unread.kind, reason, get_text(unread.content), input_id=unread.input_id, request_id=own)
+
+
+def draft_corrected(run: Run) -> tuple[Draft, ...]:
+    """Draft the operations by which the corrections of a run leave later contexts, each with its answer."""
+    return tuple(
+        Draft(
+            OperationPayload(
+                op_id=f"corrected-{run.run_id}-{number}",
+                context_ref=run.request.context_ref,
+                operation=AppliedCorrected(type="corrected", reason="system", from_seq=first, to_seq=last),
+            ),
+            make_run_refs(run),
+        )
+        for number, (first, last) in enumerate(run.tried.corrections, 1)
+    )
 
 
 def draft_withdrawal(run: Run) -> Draft:
@@ -349,5 +424,5 @@ def _make_recipe(run: Run, answer: ModelAnswered) -> Recipe:
         prices=answer.prices,
         token_ratio=call.token_ratio,
         tools=run.request.tools,
-        output_schema_seq=run.opened_seq if run.request.output_schema is not None else None,
+        settings_seq=run.settings_seq if run.request.has_own_settings else None,
     )

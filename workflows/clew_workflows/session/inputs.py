@@ -9,7 +9,7 @@ from pydantic_core import to_json
 
 from clew_workflows.contract import CancelInput, MessageInput, OnBusy, SubmitInput
 from clew_workflows.contract.content import Content
-from clew_workflows.contract.errors import Busy, Idle, InvalidInput, QueueFull, RequestMismatch
+from clew_workflows.contract.errors import Busy, Idle, InvalidInput, QueueFull, RequestMismatch, RequestReused
 from clew_workflows.contract.outputs import CancelReceipt, InputReceipt
 from clew_workflows.session import drafts, runs, summaries
 from clew_workflows.session.requests import is_known_request
@@ -22,6 +22,7 @@ from clew_workflows.session.state import (
     Moment,
     Request,
     State,
+    digest_command,
 )
 from clew_workflows.thread.thread import Thread
 
@@ -31,7 +32,7 @@ _MINTED_ID = re.compile(r"input-[0-9]+")
 """The form of the ids that the session gives to inputs without one."""
 RUN_SETTINGS = (
     "model", "fallbacks", "model_options", "context_policy", "max_iterations", "timeout_seconds", "output_schema",
-    "tools",
+    "tools", "external_tools", "replies",
 )  # fmt: skip
 """The settings of a message that apply to a whole run, so that a message that joins one must not have them."""
 
@@ -76,11 +77,17 @@ def take_input(state: State, command: SubmitInput, input_id: str | None) -> tupl
         InvalidInput: The id has the form of the session's own, `input-<number>`.
         QueueFull: 64 inputs, or 512 KiB of them, wait already.
         RequestMismatch: `expected_request_id` is not a request of the active run.
+        RequestReused: The id names another input that was accepted before.
     """
     if input_id is not None and _MINTED_ID.fullmatch(input_id):
         raise InvalidInput("input_id: ids of the form 'input-<number>' are the session's own")
     known = next((receipt for receipt in state.memory.receipts if receipt.input_id == input_id), None)
+    digest = digest_command(command)
     if known:
+        if state.memory.is_reused("input_id", known.input_id, digest):
+            raise RequestReused(
+                f"input_id: the session has accepted another input as {input_id!r}: send this one under its own id"
+            )
         return Decision(state), known
     if state.request_id is None:
         raise Idle("nothing is running that could read it: send a message")
@@ -100,12 +107,14 @@ def take_input(state: State, command: SubmitInput, input_id: str | None) -> tupl
     )
     receipt = InputReceipt(input_id=waiting.input_id, request_id=state.request_id, position=len(state.inbox) + 1)
     receipts = (*state.memory.receipts, receipt)[-MAX_RECEIPTS:]
+    # The session's own ids name one input each.
+    memory = state.memory.add_digest("input_id", input_id, digest) if input_id else state.memory
     return Decision(
         replace(
             state,
             inbox=(*state.inbox, waiting),
             counters=replace(state.counters, inputs=number),
-            memory=replace(state.memory, receipts=receipts),
+            memory=replace(memory, receipts=receipts),
         )
     ), receipt
 

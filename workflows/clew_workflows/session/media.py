@@ -31,7 +31,9 @@ from clew_workflows.session.state import Counters, Decision, State
 def list_contents(command: object) -> tuple[Content, ...]:
     """List the contents of messages that a command has."""
     match command:
-        case MessageInput() | SubmitInput():
+        case MessageInput():
+            return (command.content, *(reply.content for reply in command.replies or ()))
+        case SubmitInput():
             return (command.content,)
         case ContextOperation(operation=Replace(result_context=snapshot)) if snapshot:
             return tuple(message.content for message in snapshot.messages)
@@ -46,7 +48,7 @@ def list_contents(command: object) -> tuple[Content, ...]:
 def may_have_media(command: object) -> bool:
     """Whether a command has contents that are not only a text."""
     if isinstance(command, MessageInput | SubmitInput | LateResultInput | ToolResultInput):
-        return not isinstance(command.content, str)
+        return not all(isinstance(content, str) for content in (command.content, *list_contents(command)))
     return isinstance(command, ContextOperation)
 
 

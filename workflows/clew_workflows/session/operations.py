@@ -11,11 +11,11 @@ from dataclasses import replace
 from typing import Any, Literal, assert_never
 
 from clew_workflows.contract import ContextOperation, Expand, Pin, Replace, Switch, Unpin
-from clew_workflows.contract.errors import InvalidOperation, QueueFull
+from clew_workflows.contract.errors import InvalidOperation, QueueFull, RequestReused
 from clew_workflows.contract.messages import canonicalize, compute_digest
 from clew_workflows.contract.payloads import OperationPayload
-from clew_workflows.session import configuration, drafts, summaries
-from clew_workflows.session.state import MAX_WAITING, MAX_WAITING_BYTES, Decision, Moment, State
+from clew_workflows.session import budgets, configuration, drafts, summaries
+from clew_workflows.session.state import MAX_WAITING, MAX_WAITING_BYTES, Decision, Moment, State, digest_command
 from clew_workflows.thread.entries import Draft, Entry
 from clew_workflows.thread.lane import Lane, Layers
 from clew_workflows.thread.thread import Thread
@@ -33,15 +33,26 @@ def take_operation(state: State, thread: Thread, command: ContextOperation, at: 
     A waiting `replace` or `switch` is superseded by a newer one. All others wait in order.
 
     Raises:
+        InvalidInput: A compaction would end before the summary in force.
         InvalidOperation: The lane cannot take the operation; the message says why.
+        NothingToSummarize: A compaction would begin at once, and there is nothing to summarize.
         QueueFull: 64 operations, or 512 KiB of them, wait already.
+        RequestReused: The id names another operation that was accepted before.
     """
+    digest = digest_command(command)
     if is_known(state, command.op_id):
+        if state.memory.is_reused("op_id", command.op_id, digest):
+            raise RequestReused(
+                f"op_id: the session has accepted another operation as {command.op_id!r}: send this under another id"
+            )
         return Decision(state), "duplicate"
+    state = replace(state, memory=state.memory.add_digest("op_id", command.op_id, digest))
     if command.context_ref is None:
         command = command.model_copy(update={"context_ref": state.context_ref})
     _check(state, thread, command)
     if not _must_wait(state, command):
+        if _needs_summary(command) and isinstance(command.operation, Replace):
+            summaries.check_range(state, thread, get_lane_name(command), None, command.operation.base_seq)
         return _apply(state, command, at), "deferred" if _needs_summary(command) else "applied"
     superseded = [waiting for waiting in state.deferred.operations if _supersedes(command, waiting)]
     remaining = tuple(waiting for waiting in state.deferred.operations if waiting not in superseded)
@@ -151,7 +162,7 @@ def _check_pins(state: State, thread: Thread, name: str, lane: Lane | None, pinn
         if seq >= thread.rev or (group is None and known):
             raise InvalidOperation(f"entry {seq} is no message of the lane {name!r}")
         tokens += sum(entry.tokens for entry in group.entries) if group else 0
-    if tokens * 2 > (budget := state.settings.policy.budget):
+    if tokens * 2 > (budget := budgets.find_policy(state.settings).budget):
         raise InvalidOperation(
             f"the pinned entries would have {tokens} tokens, at most half of the budget of {budget} "
             "can be pinned: unpin some"

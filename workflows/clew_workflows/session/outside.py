@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from clew_workflows.contract import ApprovalInput, ToolResultInput
+from clew_workflows.contract import ApprovalInput, RunSettings, ToolResultInput
 from clew_workflows.contract.content import Content, get_text, read_parts
 from clew_workflows.contract.errors import (
     AlreadyAnswered,
@@ -24,7 +24,7 @@ from clew_workflows.contract.names import MAX_EDITED_ARGUMENTS_BYTES
 from clew_workflows.contract.outputs import ToolResultReceipt
 from clew_workflows.contract.payloads import ApprovalPayload
 from clew_workflows.protocol import TOOL_CALL_ID, ToolAnswered
-from clew_workflows.session import drafts, subagents, tool_rounds
+from clew_workflows.session import drafts, requests, subagents, tool_rounds
 from clew_workflows.session.state import Decision, Moment, RequestedCall, Run, State, get_run
 from clew_workflows.session.tool_rounds import find_argument_problem
 from clew_workflows.thread.entries import Draft
@@ -43,19 +43,21 @@ def list_pending_approvals(state: State) -> tuple[RequestedCall, ...]:
     return tool_rounds.list_unapproved(run.tool_calls)
 
 
-def resolve_approval(state: State, thread: Thread, command: ApprovalInput) -> Decision:
+def resolve_approval(state: State, thread: Thread, command: ApprovalInput, at: Moment) -> Decision:
     """Approve or deny a tool call.
 
     Raises:
         AlreadyResolved: The call has been approved or denied before.
-        InvalidInput: The edited arguments violate the tool's schema, or the decision is `deny` and has arguments.
+        InvalidInput: The edited arguments violate the tool's schema, the decision is `deny` and has arguments, or the
+            settings cannot be used.
         TooLarge: The edited arguments of the round would have over 512 KiB together.
         UnknownApproval: No approval is pending for the call.
     """
     call = _find_pending_approval(state, thread, command.tool_call_id)
     _check_arguments(state, call, command)
+    state = requests.note_settings(state, command.settings, at)
     run = get_run(state)
-    payload = ApprovalPayload.from_json(command.model_dump())
+    payload = ApprovalPayload.from_json(command.model_dump(mode="json", exclude_unset=True))
     approval = Draft(payload, drafts.make_run_refs(run) | {"tool_call_id": command.tool_call_id})
     if command.decision == "deny":
         denied = ToolAnswered(content=f"denied: {command.reason or 'no reason was given'}", is_error=True)
@@ -122,7 +124,8 @@ def submit_result(state: State, command: ToolResultInput, at: Moment) -> tuple[D
     Raises:
         AlreadyAnswered: A result of the call has been submitted before.
         CallEnded: The call has timed out, or its run has ended.
-        InvalidInput: The result holds a data URL.
+        InvalidInput: The result holds a data URL, or the settings cannot be used.
+        InvalidTokenBudget: The policy of the settings leaves no budget.
         TooLarge: The result has more bytes than the session's limit.
         UnknownToolCall: No external call of this id waits.
     """
@@ -136,10 +139,12 @@ def submit_result(state: State, command: ToolResultInput, at: Moment) -> tuple[D
         raise TooLarge(f"the result has {size} bytes of text, at most {limit} are taken")
     if data := find_data_url(text):
         raise InvalidInput(f"content: it holds a data URL ({data}): store a blob, and submit its part")
+    state = requests.note_settings(state, command.settings, at)
     answered = (*state.memory.answered_calls, call.tool_call_id)[-MAX_KNOWN_ANSWERS:]
     answer = ToolAnswered(content=content, is_error=command.is_error, by=command.by)
     receipt = ToolResultReceipt(tool_call_id=call.tool_call_id, seq=at.rev)
-    return _end_call(replace(state, memory=replace(state.memory, answered_calls=answered)), call, answer), receipt
+    state = replace(state, memory=replace(state.memory, answered_calls=answered))
+    return _end_call(state, call, answer, command.settings), receipt
 
 
 def expire_calls(state: State, at: Moment) -> Decision:
@@ -159,10 +164,12 @@ def _expire_call(call: RequestedCall, state: State, _at: Moment) -> Decision:
     return _end_call(state, call, ToolAnswered(content=content, is_error=True))
 
 
-def _end_call(state: State, call: RequestedCall, answer: ToolAnswered) -> Decision:
+def _end_call(
+    state: State, call: RequestedCall, answer: ToolAnswered, settings: RunSettings | None = None
+) -> Decision:
     """Commit a result that has not come from a subagent: one that works on the call is cancelled."""
     state = subagents.release_child(state, call.tool_call_id)
-    return tool_rounds.commit_result(state, get_run(state), call, answer)
+    return tool_rounds.commit_result(state, get_run(state), call, answer, settings)
 
 
 def _find_pending_result(state: State, tool_call_id: str) -> RequestedCall:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from clew_workflows.contract import ContextPolicy, MessageInput
+from clew_workflows.contract import ContextPolicy, MessageInput, RunSettings
+from clew_workflows.contract.config import ExternalToolSpec, measure_specs
 from clew_workflows.contract.content import list_media
-from clew_workflows.contract.errors import InvalidInput, UnknownTool
-from clew_workflows.contract.names import BUILT_IN_TOOLS
+from clew_workflows.contract.errors import InvalidInput, TooLarge, UnknownTool
+from clew_workflows.contract.names import BUILT_IN_TOOLS, MAX_TOOLS_BYTES
 from clew_workflows.contract.outcomes import RequestOutcome, Usage
 from clew_workflows.contract.payloads import RunPayload
 from clew_workflows.protocol import ModelProfile
-from clew_workflows.session.state import Input, Request, Run, Settings, State
+from clew_workflows.session.state import FollowingSettings, Input, Moment, Request, Run, Settings, State
 from clew_workflows.thread.context.projection import find_projector
 from clew_workflows.thread.entries import Entry
 from clew_workflows.thread.thread import Thread
@@ -96,6 +98,7 @@ def make_running_outcome(state: State, thread: Thread, request_id: str) -> Reque
         fallback=run.fallback if run else None,
         usage=_find_usage(run, request_id),
         subagent_usage=run.spent.subagents if run and run.spent.subagents != Usage() else None,
+        unread=(run.unread or None) if run else None,
     )
 
 
@@ -134,6 +137,7 @@ def _read_outcome(request_id: str, ended: Entry) -> RequestOutcome:
         usage=payload.usage,
         subagent_usage=payload.subagent_usage,
         error=payload.error,
+        unread=payload.unread,
     )
 
 
@@ -153,9 +157,10 @@ def make_request(
     policy is used unchecked.
 
     Raises:
-        InvalidInput: The policy names an unknown projector, its fields contradict each other, or `tool_choice` names
-            no tool of the session.
+        InvalidInput: The policy names an unknown projector, its fields contradict each other, `tool_choice` names no
+            tool of the request, or an external tool has the name of a tool of the workers.
         InvalidTokenBudget: The policy leaves no budget.
+        TooLarge: The schemas of all tools have over 256 KiB together.
         UnknownTool: `tools` names a tool that the session does not have.
     """
     settings, policy = state.settings, message.context_policy
@@ -172,12 +177,17 @@ def make_request(
         in_force.ensure_usable()
     find_projector(in_force.projector)
     options = config.model_options.overlay(message.model_options)
-    tools = None if message.tools is None else _select_tools(settings, message.tools)
+    if message.external_tools is not None:
+        check_external_tools(settings, message.external_tools)
+    offered = None if settings.tools is None else settings.list_tools(message.external_tools)
+    names = None if offered is None else tuple(tool.spec["name"] for tool in offered)
+    tools = None if message.tools is None else _select_tools(names, message.tools)
     if options.tool_choice not in (None, *TOOL_CHOICES):
-        _check_tool_choice(settings, options.tool_choice, tools)
-    if options.max_output_tokens is None:
-        reserved = in_force.reserve_output_tokens or DEFAULT_OUTPUT_TOKENS
-        options = options.model_copy(update={"max_output_tokens": reserved})
+        _check_tool_choice(options.tool_choice, names if tools is None else tools, is_known=names is not None)
+    longest = config.model_options.max_output_tokens or in_force.reserve_output_tokens or DEFAULT_OUTPUT_TOKENS
+    wanted = options.max_output_tokens or longest
+    longest = min(wanted, longest) if message.shortens_only else wanted
+    options = options.model_copy(update={"max_output_tokens": longest})
     timeout_seconds = message.timeout_seconds or config.request_timeout_seconds
     task = state.assignment.task if state.assignment else None
     if task and task.request_id == request_id:
@@ -198,10 +208,11 @@ def make_request(
         fallbacks=tuple(remaining),
         tools=tools,
         provider_tools=tuple(dict.fromkeys(config.provider_tools)),
+        external_tools=message.external_tools,
     )
 
 
-def _select_tools(settings: Settings, names: tuple[str, ...]) -> tuple[str, ...]:
+def _select_tools(known: tuple[str, ...] | None, names: tuple[str, ...]) -> tuple[str, ...]:
     """Select a request's tools, in the order of the session's.
 
     Until a worker has said which tools the session has, the names are taken unchecked.
@@ -209,9 +220,8 @@ def _select_tools(settings: Settings, names: tuple[str, ...]) -> tuple[str, ...]
     Raises:
         UnknownTool: The session has no tool of a name.
     """
-    if settings.tools is None:
+    if known is None:
         return names
-    known = [tool.spec["name"] for tool in settings.offered_tools]
     if unknown := [name for name in names if name not in known]:
         raise UnknownTool(
             f"tools: {', '.join(map(repr, unknown))[:1000]} are no tools of the session: its tools are "
@@ -220,15 +230,36 @@ def _select_tools(settings: Settings, names: tuple[str, ...]) -> tuple[str, ...]
     return tuple(name for name in known if name in names or (names and name in BUILT_IN_TOOLS))
 
 
-def _check_tool_choice(settings: Settings, choice: str | None, tools: tuple[str, ...] | None) -> None:
+def _check_tool_choice(choice: str | None, names: tuple[str, ...] | None, *, is_known: bool) -> None:
     """Refuse a choice of a tool that the request does not have, once a worker has said which tools there are."""
-    if settings.tools is None:
-        return
-    names = [tool.spec["name"] for tool in settings.offered_tools] if tools is None else tools
-    if choice not in names:
+    if is_known and names is not None and choice not in names:
         raise InvalidInput(
             f"model_options.tool_choice: {choice!r} is no tool of the request: one of "
             f"{', '.join((*TOOL_CHOICES, *names))[:1000]}"
+        )
+
+
+def check_external_tools(settings: Settings, external: Sequence[ExternalToolSpec]) -> None:
+    """Check the tools that callers have defined against those of the workers, as far as a worker has resolved them.
+
+    Raises:
+        InvalidInput: A tool has the name of one of the workers' tools: the model could not tell which it calls.
+        TooLarge: The schemas of all tools have over 256 KiB together.
+    """
+    if not external:
+        return
+    taken = {*settings.config.tools, *(tool.spec["name"] for tool in settings.tools or ())}
+    for number, tool in enumerate(external):
+        if tool.name in taken:
+            raise InvalidInput(
+                f"external_tools.{number}.name: the session has a tool {tool.name!r} from its workers: take another "
+                "name"
+            )
+    size = measure_specs(tool.spec for tool in settings.list_tools(external))
+    if size > MAX_TOOLS_BYTES:
+        raise TooLarge(
+            f"external_tools: the schemas of all tools of the session would have {size} bytes together, at most "
+            f"{MAX_TOOLS_BYTES} are accepted"
         )
 
 
@@ -252,7 +283,34 @@ def renew_request(state: State, request: Request, failed_models: tuple[str, ...]
     return replace(make_request(state, request.message, request.request_id, failed_models), tokens=request.tokens)
 
 
+def note_settings(state: State, settings: RunSettings | None, at: Moment) -> State:
+    """Note the settings that came with a result or a decision, for the run's next model call.
+
+    Raises:
+        Refusal: They cannot be used. Those under another agent are checked when a worker has resolved it.
+    """
+    run = state.run
+    if settings is None or run is None:
+        return state
+    if settings.agent in (None, state.settings.config.agent):
+        renew_request(state, continue_request(run.request, settings))
+    return replace(state, run=replace(run, following=FollowingSettings(settings, at.rev)))
+
+
+def continue_request(request: Request, settings: RunSettings) -> Request:
+    """Give a request whose run goes on other settings of its own. They are resolved when it is renewed."""
+    message = request.message or MessageInput(content="")
+    changed = {name: getattr(settings, name) for name in _CONTINUED}
+    # What a follow-up run answers is in the thread.
+    return replace(request, message=message.model_copy(update=changed), inputs=())
+
+
+_CONTINUED = ("model", "model_options", "shortens_only", "context_policy", "output_schema", "external_tools")
+"""The settings of a message that `RunSettings` take the place of."""
+
+
 def has_media(request: Request) -> bool:
     """Whether a request's messages have images, recordings or files."""
-    contents = [unread.content for unread in request.inputs] or [request.content]
+    replies = [reply.content for reply in (request.message and request.message.replies) or ()]
+    contents = [unread.content for unread in request.inputs] or [request.content, *replies]
     return any(map(list_media, contents))

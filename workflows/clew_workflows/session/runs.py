@@ -15,12 +15,14 @@ Only this module says what comes next; the modules below it return their own dec
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Literal
 
-from clew_workflows.contract.content import is_empty
+from clew_workflows.contract import ConfigureInput
+from clew_workflows.contract.content import Content, is_empty, list_media, name_part
 from clew_workflows.contract.errors import Refusal
-from clew_workflows.contract.payloads import Retried
+from clew_workflows.contract.payloads import MARKED, Refused, Retried
 from clew_workflows.protocol import (
     CallModel,
     Declined,
@@ -35,6 +37,7 @@ from clew_workflows.protocol import (
 )
 from clew_workflows.session import (
     budgets,
+    configuration,
     drafts,
     hooks,
     media,
@@ -48,14 +51,19 @@ from clew_workflows.session.state import (
     Clock,
     Decision,
     Ending,
+    FollowingSettings,
     Input,
     Moment,
     Request,
     Run,
+    Settings,
     State,
     get_run,
 )
+from clew_workflows.thread.entries import Draft
 
+MAX_CORRECTIONS = 3
+"""Most times that a run asks for an answer of the form of its `output_schema` again."""
 MAX_CUT_REPLIES = 3
 """Replies in a row that end within a tool call, after which the run fails: each of them was paid for."""
 
@@ -97,12 +105,22 @@ def open_run(
     except Refusal as refusal:
         problem = Failure(type=refusal.type, message=refusal.message)
     counters = replace(state.counters, runs=state.counters.runs + 1)
-    run = Run(f"run-{counters.runs}", request, Clock(at.time + request.timeout_seconds), opened_seq=at.rev)
+    run = Run(
+        f"run-{counters.runs}",
+        request,
+        Clock(at.time + request.timeout_seconds),
+        opened_seq=at.rev,
+        settings_seq=at.rev,
+    )
     call_id = counters.next_call_id
     if request.inputs:
         messages = tuple(drafts.draft_user_message(run, unread, call_id) for unread in request.inputs)
     else:
-        messages = (drafts.draft_request_message(run, call_id),)
+        given = drafts.draft_replies(run, counters.tool_calls)
+        messages = (drafts.draft_request_message(run, call_id), *given)
+        made = sum(len(reply.tool_calls or ()) for reply in (request.message and request.message.replies) or ())
+        counters = replace(counters, tool_calls=counters.tool_calls + made)
+    run = _note_media(run, [unread.content for unread in request.inputs] or [request.content])
     opened = Decision(replace(state, counters=counters, run=run), messages)
     if problem:
         return opened.then(fail_run, at, problem)
@@ -153,6 +171,19 @@ def take_profile(state: State, at: Moment, profile: ModelProfile) -> Decision:
     return resume_run(replace(state, settings=requests.remember_profile(state.settings, profile)), at)
 
 
+def _follow_settings(state: State, at: Moment, following: FollowingSettings) -> Decision:
+    """Go on with the settings that came with a result or a decision. A worker resolves another agent first."""
+    run, agent = get_run(state), following.settings.agent
+    request = requests.continue_request(run.request, following.settings)
+    tried = replace(run.tried, shortened=False, failed_models=())
+    run = replace(run, request=request, settings_seq=following.seq, following=None, tried=tried)
+    state = replace(state, run=run)
+    if agent in (None, state.settings.config.agent):
+        return resume_run(state, at)
+    settings = configuration.change_settings(state.settings, ConfigureInput(agent=agent))
+    return _prepare(replace(state, settings=replace(settings, due=True)), at)
+
+
 def call_model(state: State, at: Moment) -> Decision:
     """Make the run's next model call, or the one that repeats a failed one.
 
@@ -160,6 +191,8 @@ def call_model(state: State, at: Moment) -> Decision:
     hooks check before.
     """
     run, settings = get_run(state), state.settings
+    if run.following:
+        return _follow_settings(state, at, run.following)
     # The preparation has answered the profile of the configuration's model.
     if not run.describing and run.request.model not in (settings.model, *settings.profiles):
         run = replace(run, describing=True)
@@ -192,7 +225,7 @@ def _make_call(state: State, at: Moment) -> Decision:
         model=request.model,
         options=request.options,
         provider_tools=request.provider_tools,
-        context_policy=budgets.make_call_policy(settings, request),
+        context_policy=budgets.make_call_policy(settings, request.model, request.context_policy),
         token_ratio=learned.ratio if learned and learned.ratio > 1 else None,
         encoding=settings.config.encoding,
         earlier_tool_calls=state.counters.tool_calls,
@@ -203,6 +236,7 @@ def _make_call(state: State, at: Moment) -> Decision:
         limited=settings.limited if compares else None,
         parent_call_id=failed.parent_call_id if failed else newest and newest.call_id,
         has_fallback=bool(request.fallbacks),
+        refused=settings.refused.get(request.model, ()),
         refuses_content=settings.policy.overlay(request.context_policy).unsupported_content == "refuse",
     )
     tried = replace(run.tried, repeats=False)
@@ -230,18 +264,27 @@ def take_reply(state: State, at: Moment, answer: ModelAnswered) -> Decision:
     calls = tool_rounds.open_calls(state, run, reply) if reply.tool_calls else []
     round_calls = tuple(call for call, _ in calls)
     message = drafts.draft_assistant_message(run, answer, round_calls)
+    refusals = _draft_refusals(run, answer)
     refused = tuple(drafts.draft_tool_message(run, call, result) for call, result in calls if result)
     # Of a request with an `output_schema`, text beside tool calls is no answer: no worker has validated it.
     answers = run.request.output_schema is None or not reply.tool_calls
+    seq = at.rev + len(refusals)
     newest = replace(
         run.answer,
-        seq=at.rev if reply.content and answers else run.answer.seq,
+        seq=seq if reply.content and answers else run.answer.seq,
+        first_seq=run.answer.first_seq if run.answer.is_paused else seq,
+        is_paused=reply.stop_reason == "paused" and not calls,
         reason=_REASONS.get(reply.stop_reason, "final_answer"),
         schema_problem=answer.schema_problem if answers else run.answer.schema_problem,
     )
     cut_replies = run.tried.cut_replies + 1 if any(tool.cut for tool in reply.tool_calls) else 0
+    marked = {
+        name: text for name, text in (answer.fitting.media if answer.fitting else {}).items() if name in run.media
+    }
+    unread = {name: text.removeprefix(MARKED) for name, text in marked.items() if text.startswith(MARKED)}
     run = replace(
         run,
+        unread=run.unread | unread,
         spent=run.spent.add(usage),
         answer=newest,
         tool_calls=round_calls,
@@ -251,7 +294,7 @@ def take_reply(state: State, at: Moment, answer: ModelAnswered) -> Decision:
     state = replace(
         state,
         run=run,
-        settings=budgets.note_reply(state.settings, run.call, answer) if run.call else state.settings,
+        settings=_note_reply(state.settings, run, answer),
         spent=state.spent.add(usage),
         counters=replace(
             media.count_content(state.counters, reply.content),
@@ -259,13 +302,36 @@ def take_reply(state: State, at: Moment, answer: ModelAnswered) -> Decision:
         ),
         summaries=replace(state.summaries, due=due),
     )
-    committed = Decision(state, (message, *refused))
+    committed = Decision(state, (*refusals, message, *refused))
     if cut_replies >= MAX_CUT_REPLIES:
         return committed.then(fail_run, at, _make_cut_failure(run))
     if reply.stop_reason == "paused" and not run.is_exhausted:
         # No input may stand between the parts of the reply.
         return committed.then(_make_call, at)
     return committed.then(start_tools if calls and not run.is_exhausted else follow_reply, at)
+
+
+def _note_reply(settings: Settings, run: Run, answer: ModelAnswered) -> Settings:
+    """Learn from a reply: how its provider counts, and what it refuses."""
+    if run.call is None:
+        return settings
+    refused = answer.request.refused if answer.request else ()
+    settings = replace(settings, refused=budgets.learn_refused(settings.refused, run.call.model, refused))
+    is_complete = answer.reply.stop_reason != "interrupted"
+    return budgets.note_reply(settings, run.call, answer) if is_complete else settings
+
+
+def _draft_refusals(run: Run, answer: ModelAnswered) -> tuple[Draft, ...]:
+    """Draft an `error` entry for each reason for which the provider has refused items during the call."""
+    if run.call is None:
+        return ()
+    again = Retried(call_id=run.call.call_id, model=run.call.model)
+    return tuple(
+        drafts.draft_error(
+            run, Failure(type="item_refused", message=refused.reason, details={"refused": refused.as_dict()}), again
+        )
+        for refused in budgets.list_new_refusals(run.call, answer)
+    )
 
 
 def follow_reply(state: State, at: Moment) -> Decision:
@@ -276,7 +342,8 @@ def follow_reply(state: State, at: Moment) -> Decision:
     if state.inbox:
         checked = hooks.check_inputs(state, run, state.inbox, "reply")
         return checked or _commit_inputs(state, state.inbox).then(call_model, at)
-    if run.answer.schema_problem is not None and not run.is_exhausted:
+    may_correct = len(run.tried.corrections) < MAX_CORRECTIONS and not run.is_exhausted
+    if run.answer.schema_problem is not None and may_correct:
         return _ask_again(state, at, run.answer.schema_problem)
     return _complete(state, at, run.answer.reason)
 
@@ -361,6 +428,15 @@ def fail_run(state: State, at: Moment, failure: Failure) -> Decision:
     return error.then(end_run, at, Ending("failed", failure.type, failure=failure))
 
 
+def fail_refused(state: State, at: Moment, failure: Failure) -> Decision:
+    """End a run whose model call was refused for its content. Later calls are without the text that was refused."""
+    run, value = get_run(state), failure.details.get("refused")
+    if run.call is not None and value:
+        refused = budgets.learn_refused(state.settings.refused, run.call.model, [Refused.from_json(value)])
+        state = replace(state, settings=replace(state.settings, refused=refused))
+    return fail_run(state, at, failure)
+
+
 def end_run(state: State, at: Moment, ending: Ending) -> Decision:
     """End the run, and begin what waits for its end, in this order.
 
@@ -403,7 +479,13 @@ def _commit_inputs(state: State, inputs: tuple[Input, ...]) -> Decision:
     """Commit inputs as user messages, one each, in the order of their arrival."""
     run, call_id = get_run(state), state.counters.next_call_id
     messages = tuple(drafts.draft_user_message(run, unread, call_id) for unread in inputs)
-    return Decision(replace(state, inbox=tuple(i for i in state.inbox if i not in inputs)), messages)
+    run = _note_media(run, (unread.content for unread in inputs))
+    return Decision(replace(state, run=run, inbox=tuple(i for i in state.inbox if i not in inputs)), messages)
+
+
+def _note_media(run: Run, contents: Iterable[Content]) -> Run:
+    names = (name_part(part) for content in contents for part in list_media(content))
+    return replace(run, media=tuple(dict.fromkeys((*run.media, *names))))
 
 
 def _ask_again(state: State, at: Moment, problem: str) -> Decision:
@@ -411,7 +493,10 @@ def _ask_again(state: State, at: Moment, problem: str) -> Decision:
     counters = replace(state.counters, inputs=state.counters.inputs + 1)
     prompt = f"Your answer is not of the form asked for: {problem}\nAnswer again with nothing but JSON of that form."
     repair = Input(f"input-{counters.inputs}", "repair", prompt, "terminal", "drop", "repair")
-    return _commit_inputs(replace(state, counters=counters), (repair,)).then(call_model, at)
+    run = get_run(state)
+    corrections = (*run.tried.corrections, (run.answer.first_seq, at.rev))
+    run = replace(run, tried=replace(run.tried, corrections=corrections))
+    return _commit_inputs(replace(state, run=run, counters=counters), (repair,)).then(call_model, at)
 
 
 # Repeating a model call that has failed: with a shorter context, or with a fallback.
@@ -468,15 +553,14 @@ def commit_unfinished(state: State, event: Event) -> Decision:
     answer = event.answer if isinstance(event, ModelStopped) else event
     if not isinstance(answer, ModelAnswered):
         return Decision(state)
-    run, reply, settings = get_run(state), answer.reply, state.settings
+    run, reply = get_run(state), answer.reply
     if reply.tool_calls:
         bare = {"tool_calls": (), "thinking": None, "provider_data": None, "stop_reason": "interrupted"}
         answer = answer.model_copy(update={"reply": reply.model_copy(update=bare), "tokens": None})
-    if run.call and answer.reply.stop_reason != "interrupted":
-        settings = budgets.note_reply(settings, run.call, answer)
-    message = drafts.draft_assistant_message(run, answer, ())
+    settings = _note_reply(state.settings, run, answer)
+    message, refusals = drafts.draft_assistant_message(run, answer, ()), _draft_refusals(run, answer)
     run, spent = replace(run, spent=run.spent.add(answer.usage)), state.spent.add(answer.usage)
-    committed = () if is_empty(reply.content) else (message,)
+    committed = refusals if is_empty(reply.content) else (*refusals, message)
     return Decision(replace(state, run=run, settings=settings, spent=spent), committed)
 
 
@@ -490,7 +574,7 @@ FOLLOW_UP = "followup:"
 def close_run(state: State, at: Moment, ending: Ending) -> Decision:
     """End the run: commit a result for each tool call and an outcome for each request of the run.
 
-    Messages that hooks had to check and have not accepted are withdrawn.
+    Messages that hooks had to check and have not accepted are withdrawn. Corrections leave the contexts.
     """
     run = get_run(state)
     closers, late = tool_rounds.close_calls(state, run, ending.reason) if run.tool_calls else ((), ())
@@ -503,8 +587,9 @@ def close_run(state: State, at: Moment, ending: Ending) -> Decision:
         if request_id not in waiting
     )
     withdrawn = (drafts.draft_withdrawal(run),) if run.unchecked else ()
+    corrected = drafts.draft_corrected(run)
     ended = replace(unread.state, run=None, phase="idle", late_calls=(*state.late_calls, *late))
-    return Decision(ended, (*closers, *withdrawn, *unread.commit, *outcomes))
+    return Decision(ended, (*closers, *withdrawn, *corrected, *unread.commit, *outcomes))
 
 
 def close_unopened(state: State, at: Moment, request: Request, ending: Ending, reason: str) -> Decision:

@@ -7,20 +7,38 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from hashlib import sha256
 from typing import Any, Concatenate, Literal, ParamSpec
 
 from pydantic import TypeAdapter
 from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import from_json, to_json
 
-from clew_workflows.contract import ConfigureInput, ContextOperation, MessageInput, ModelOptions, SessionConfig, Task
+from clew_workflows.contract import (
+    ConfigureInput,
+    ContextOperation,
+    MessageInput,
+    ModelOptions,
+    RunSettings,
+    SessionConfig,
+    SubmitInput,
+    Task,
+)
 from clew_workflows.contract.config import ExternalToolSpec
 from clew_workflows.contract.content import Content, get_opening
 from clew_workflows.contract.hooks import HookPoint
 from clew_workflows.contract.lists import cut_title
+from clew_workflows.contract.messages import canonicalize
 from clew_workflows.contract.outcomes import RequestOutcome, Usage
 from clew_workflows.contract.outputs import InputReceipt
-from clew_workflows.contract.payloads import ForkPayload, RunPayload, SessionPayload, ToolMessage, UserMessage
+from clew_workflows.contract.payloads import (
+    ForkPayload,
+    Refused,
+    RunPayload,
+    SessionPayload,
+    ToolMessage,
+    UserMessage,
+)
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.contract.webhooks import Webhook
 from clew_workflows.protocol import (
@@ -117,10 +135,15 @@ class LateCall:
     Attributes:
         doubt: The result in doubt that the thread holds for it.
         refs: The refs of that result.
+        run_number: The number of its run.
+        round_seq: Where the call's round begins, which the thread of a later workflow run may not hold; -1 in the
+            workflow run that has started the activity.
     """
 
     doubt: ToolMessage
     refs: Refs
+    run_number: int
+    round_seq: int = -1
 
     @property
     def tool_call_id(self) -> str:
@@ -231,6 +254,7 @@ class Request:
         tokens: The tokens of its text, counted when it begins to wait.
         fallbacks: The models that are tried next, in order, if the model has an outage.
         tools: The names of the request's tools; None: all of the session's.
+        external_tools: The caller's tools of the request; None: the session's.
         provider_tools: The tools that the provider may run itself.
     """
 
@@ -250,6 +274,12 @@ class Request:
     fallbacks: tuple[str, ...] = ()
     tools: tuple[str, ...] | None = None
     provider_tools: tuple[str, ...] = ()
+    external_tools: tuple[ExternalToolSpec, ...] | None = None
+
+    @property
+    def has_own_settings(self) -> bool:
+        """Whether the entry with its settings has what its contexts need beside their recipes."""
+        return self.output_schema is not None or self.external_tools is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,12 +339,16 @@ class Answer:
     Attributes:
         seq: The seq of the newest reply that has text; with an `output_schema`, of the newest that also has no tool
             calls.
+        first_seq: The seq of the newest reply, or of its first part: a paused reply is continued by the next.
+        is_paused: Whether the newest reply is to be continued.
         reason: The termination reason of the run if its newest reply is the answer.
         schema_problem: How the newest reply without tool calls violates the request's `output_schema`.
         checked_seq: The seq of the newest answer that the hooks have accepted.
     """
 
     seq: int | None = None
+    first_seq: int = -1
+    is_paused: bool = False
     reason: str = ""
     schema_problem: str | None = None
     checked_seq: int | None = None
@@ -330,6 +364,7 @@ class Tried:
         failed_models: The models of the run that had an outage. The request's model is the next one.
         cut_replies: The newest replies that ended within a tool call, without another between them.
         repeats: The newest model call has failed, and the next one repeats it.
+        corrections: The answers that the model was asked to correct, each by its first seq and its correction's.
     """
 
     prepared: bool = False
@@ -337,6 +372,7 @@ class Tried:
     failed_models: tuple[str, ...] = ()
     cut_replies: int = 0
     repeats: bool = False
+    corrections: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,6 +413,19 @@ class Spent:
 
 
 @dataclass(frozen=True, slots=True)
+class FollowingSettings:
+    """Settings that a caller has sent with a result or a decision.
+
+    Attributes:
+        settings: The settings.
+        seq: The entry that has them.
+    """
+
+    settings: RunSettings
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """The ReAct loop that serves a request, and the requests that have joined it.
 
@@ -398,6 +447,10 @@ class Run:
         checking: What hooks are checking; None: nothing.
         unchecked: Hooks have to check the run's messages, which were committed before the session knew of the hooks.
             No model has been called.
+        settings_seq: The seq of the entry that has the settings of the request.
+        following: The settings from the next model call on; None: those that the run has.
+        media: The images, recordings and files of its messages, by `name_part`.
+        unread: Those of them that a model did not get, and why.
     """
 
     run_id: str
@@ -416,6 +469,10 @@ class Run:
     ending: Ending | None = None
     checking: Checking | None = None
     unchecked: bool = False
+    settings_seq: int = 0
+    following: FollowingSettings | None = None
+    media: tuple[str, ...] = ()
+    unread: dict[str, str] = field(default_factory=dict)
 
     @property
     def fallback(self) -> str | None:
@@ -688,6 +745,7 @@ class Settings:
         has_viewer: A worker has been asked for `view_blob`, because the thread has media.
         profiles: Workers' profiles of models, by model: the configuration's, and those that requests name.
         learned: Measurements of providers' token counts, by model.
+        refused: What providers have refused of the session's contexts, by model: later calls are without it.
         webhooks: The workers' own webhooks.
     """
 
@@ -708,6 +766,7 @@ class Settings:
     has_viewer: bool = False
     profiles: Mapping[str, ModelProfile] = field(default_factory=dict)
     learned: Mapping[str, Learned] = field(default_factory=dict)
+    refused: Mapping[str, tuple[Refused, ...]] = field(default_factory=dict)
     webhooks: tuple[Webhook, ...] = ()
 
     @cached_property
@@ -718,7 +777,12 @@ class Settings:
     @cached_property
     def offered_tools(self) -> tuple[ResolvedTool, ...]:
         """The tools that the model may call: the workers', and those that callers have defined."""
-        return (*(self.tools or ()), *map(_make_external_tool, self.config.external_tools))
+        return self.list_tools()
+
+    def list_tools(self, external: Sequence[ExternalToolSpec] | None = None) -> tuple[ResolvedTool, ...]:
+        """List the tools that a request has: the workers', and its own external ones; None: the session's."""
+        own = self.config.external_tools if external is None else external
+        return (*(self.tools or ()), *map(_make_external_tool, own))
 
     @property
     def model(self) -> str:
@@ -800,6 +864,28 @@ class Counters:
         return f"call-{self.calls + 1}"
 
 
+MAX_KNOWN_COMMANDS = 1000
+"""Messages, inputs and operations whose digests a session remembers, to tell a repetition from another one."""
+_DIGEST_DIGITS = 16
+IdField = Literal["request_id", "input_id", "op_id"]
+"""The fields of commands that name them."""
+
+
+def digest_command(command: MessageInput | SubmitInput | ContextOperation) -> str:
+    """Digest what a command asks for, whatever its id is, and when and by which way a run reads a text."""
+    own = {"request_id", "input_id", "op_id", "on_busy", "kind", "at", "on_failure", "expected_request_id"}
+    return _make_digest(canonicalize(command.model_dump(mode="json", exclude_none=True, exclude=own)))
+
+
+def _name_command(field: IdField, own_id: str) -> str:
+    # No id has a control character.
+    return _make_digest(f"{field}\n{own_id}".encode())
+
+
+def _make_digest(data: bytes) -> str:
+    return sha256(data).hexdigest()[:_DIGEST_DIGITS]
+
+
 @dataclass(frozen=True, slots=True)
 class Memory:
     """What a session remembers to recognize a repetition, and to answer it.
@@ -808,6 +894,8 @@ class Memory:
         receipts: The receipts of the newest inputs.
         operations: The ids of the newest applied or superseded operations.
         answered_calls: The ids of the newest external calls whose results were submitted.
+        digests: The digests of the newest `MAX_KNOWN_COMMANDS` messages, inputs and operations, by those of their
+            ids.
         outcomes: Outcomes of requests whose `run` entries may be in the archive alone; `carried` writes them as
             columns.
         seals: The ids in the encrypted texts of the newest `MAX_SEALS` inputs, one after the other. All have the same
@@ -817,8 +905,20 @@ class Memory:
     receipts: tuple[InputReceipt, ...] = ()
     operations: tuple[str, ...] = ()
     answered_calls: tuple[str, ...] = ()
+    digests: dict[str, str] = field(default_factory=dict)
     outcomes: SkipJsonSchema[Remembered] = field(default_factory=Remembered)
     seals: str = ""
+
+    def is_reused(self, field: IdField, own_id: str, digest: str) -> bool:
+        """Whether a command with another digest is remembered under the id."""
+        return self.digests.get(_name_command(field, own_id), digest) != digest
+
+    def add_digest(self, field: IdField, own_id: str, digest: str) -> Memory:
+        """Remember the digest of a command as the newest."""
+        digests = {**self.digests, _name_command(field, own_id): digest}
+        if len(digests) > MAX_KNOWN_COMMANDS:
+            del digests[next(iter(digests))]
+        return replace(self, digests=digests)
 
     def has_seal(self, seal: str) -> bool:
         """Whether an input with this id in its encrypted text has been accepted before."""

@@ -13,7 +13,8 @@ from clew_workflows.contract import (
     Task,
 )
 from clew_workflows.contract.errors import UnknownToolCall
-from clew_workflows.contract.messages import compute_digest, truncate_result
+from clew_workflows.contract.messages import truncate_result
+from clew_workflows.contract.names import make_child_id
 from clew_workflows.contract.outcomes import RequestOutcome
 from clew_workflows.contract.payloads import AssistantMessage, Subagent
 from clew_workflows.protocol import AgentRoute, ToolAnswered
@@ -98,16 +99,6 @@ def is_task_over(state: State) -> bool:
 # The sessions of subagents: the calls that start them, their shares of the session's limits, and their ends.
 #
 # A child is part of the state from its call until it has reported. What it may spend is reserved for so long.
-
-
-MAX_PREFIX_CHARACTERS = 160
-"""Longest id of a session that the ids of its subagents begin with; a longer one is hashed."""
-
-
-def make_child_id(session_id: str, tool_call_id: str) -> str:
-    """Make the id of the session that a tool call starts."""
-    prefix = session_id if len(session_id) <= MAX_PREFIX_CHARACTERS else compute_digest(session_id)
-    return f"{prefix}.{tool_call_id}"
 
 
 def open_children(state: State) -> Decision:
@@ -215,7 +206,7 @@ def make_start(state: State, child: Child, at: Moment) -> SessionStart | None:
         max_total_tokens=child.max_total_tokens,
         max_cost_usd=child.max_cost_usd,
     )
-    return SessionStart(config=config, task=task)
+    return SessionStart(config=config, task=task, after="")
 
 
 def mark_started(state: State, child: Child) -> Decision:
@@ -250,7 +241,13 @@ def take_result(state: State, command: SubagentResultInput) -> Decision:
         clock=replace(run.clock, worked_seconds=max(run.clock.worked_seconds, command.worked_seconds)),
     )
     subagent = Subagent(session_id=child.session_id, agent=child.agent, usage=command.usage)
-    answer = ToolAnswered(content=_make_text(command), is_error=command.status != "completed", subagent=subagent)
+    failed = command.status == "failed"
+    answer = ToolAnswered(
+        content=_make_text(command),
+        is_error=command.status != "completed",
+        subagent=subagent,
+        problem=command.content[:MAX_PROBLEM_CHARACTERS] if failed and command.reason not in _TOLD else None,
+    )
     return tool_rounds.commit_result(replace(state, run=run), run, call, answer)
 
 
@@ -263,8 +260,9 @@ def take_failure(state: State, child: Child, reason: str) -> Decision:
     if call is None:
         return Decision(state)
     subagent = Subagent(session_id=child.session_id, agent=child.agent)
-    content = f"error: the subagent gave no result: {reason}"
-    answer = ToolAnswered(content=content, is_error=True, subagent=subagent)
+    answer = ToolAnswered(
+        content="error: the subagent gave no result", is_error=True, subagent=subagent, problem=reason
+    )
     return tool_rounds.commit_result(state, get_run(state), call, answer)
 
 
@@ -277,5 +275,19 @@ def _make_text(result: SubagentResultInput) -> str:
     """Make the text that the model reads."""
     if result.status == "completed":
         return result.content or f"[the subagent ended without a text ({result.reason})]"
-    details = f"{result.reason}: {result.content}" if result.content else result.reason
+    is_told = result.content and (result.status != "failed" or result.reason in _TOLD)
+    details = f"{result.reason}: {result.content}" if is_told else result.reason
     return f"error: the subagent {'failed' if result.status == 'failed' else 'was cancelled'}: {details}"
+
+
+MAX_PROBLEM_CHARACTERS = 2000
+_TOLD = (
+    "context_overflow",
+    "cost_limit",
+    "invalid_output",
+    "max_output_tokens",
+    "refused_by_hook",
+    "token_limit",
+)
+"""Failures of a subagent that are about its task, so that the model reads their words. Others name the operator's
+setup: providers, agents and addresses."""

@@ -12,7 +12,7 @@ lane's context as a snapshot. Either can be undone by `expand`, because the thre
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Set
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 
@@ -20,6 +20,7 @@ from clew_workflows.contract import ContextOperation, SummarizeInput
 from clew_workflows.contract.errors import Archived, Busy, InvalidInput, NothingToSummarize
 from clew_workflows.contract.payloads import (
     AppliedReplace,
+    ConfigPayload,
     ErrorPayload,
     OperationPayload,
     StoredMessage,
@@ -29,12 +30,16 @@ from clew_workflows.contract.payloads import (
 from clew_workflows.protocol import Failure, Summarize, Summarized
 from clew_workflows.session import budgets
 from clew_workflows.session.state import Decision, Moment, State, Summarizing
+from clew_workflows.thread.context.blocks import make_archived_error
+from clew_workflows.thread.context.lane_view import LaneView, ProjectionInput
 from clew_workflows.thread.entries import Draft, Refs
 from clew_workflows.thread.lane import Group, Lane
 from clew_workflows.thread.thread import Thread
 
 RUNS_BEFORE_RETRY = 10
 """Runs after a failed automatic summary before another one is tried."""
+RUNS_BEFORE_LOSS = 20
+"""Runs for which a call holds summaries back that may never return: nothing waits for it."""
 
 
 def begin(state: State, thread: Thread, command: SummarizeInput) -> Decision:
@@ -48,11 +53,22 @@ def begin(state: State, thread: Thread, command: SummarizeInput) -> Decision:
     if not state.at_rest:
         raise Busy("the session is busy: wait for it, or cancel the run")
     lane = command.context_ref or state.context_ref
-    effect = _make_effect(state, lane)
-    # If the range cannot be determined without the archive, `find_range` determines it when that has been read.
-    with suppress(Archived):
-        find_bounds(state, thread, effect.model_copy(update={"from_seq": command.from_seq, "to_seq": command.to_seq}))
+    check_range(state, thread, lane, command.from_seq, command.to_seq)
     return _begin(state, lane, from_seq=command.from_seq, to_seq=command.to_seq)
+
+
+def check_range(state: State, thread: Thread, lane: str, from_seq: int | None, to_seq: int | None) -> None:
+    """Check that there is something to summarize.
+
+    If the range cannot be determined without the archive, `find_range` determines it when that has been read.
+
+    Raises:
+        InvalidInput: `to_seq` is before the end of the summary in force.
+        NothingToSummarize: There is no message between the last summary and the turns that stay as they are.
+    """
+    effect = _make_effect(state, lane).model_copy(update={"from_seq": from_seq, "to_seq": to_seq})
+    with suppress(Archived):
+        find_bounds(state, thread, effect)
 
 
 def begin_compaction(state: State, operation: ContextOperation, to_seq: int | None) -> Decision:
@@ -93,7 +109,7 @@ def _begin(
 
 def _make_effect(state: State, lane: str) -> Summarize:
     """Make the effect of a summary, without its range."""
-    policy = state.settings.policy
+    policy = budgets.find_policy(state.settings)
     max_output_tokens = max(min(policy.budget // 4, policy.reserve_output_tokens or policy.budget), 1)
     model = policy.summarization_model or state.settings.model
     learned = state.settings.learned.get(model, budgets.NOTHING_LEARNED)
@@ -116,18 +132,25 @@ def find_range(state: State, thread: Thread, effect: Summarize) -> Summarize:
         Archived: The range depends on entries that are in the archive alone.
         InvalidInput: `to_seq` is before the end of the summary in force.
         NothingToSummarize: There is no message between the last summary and the turns that stay as they are, or too
-            few for an automatic summary.
+            few for an automatic summary, or it would end in the archive.
     """
-    policy, lane = state.settings.policy, _require_lane(thread, effect.context_ref)
+    policy, lane = budgets.find_policy(state.settings), _require_lane(thread, effect.context_ref)
     automatic = state.summaries.writing is not None and state.summaries.writing.automatic
     keep_tokens = int(policy.budget * policy.low_water) if automatic else 0
     first, last, builds_on = find_bounds(state, thread, effect, keep_tokens)
     # Without a threshold in the policy, a window that drops messages would cause a summary after every run.
     bounded = policy.summarize_threshold is not None or policy.max_thread_tokens is not None
-    if automatic and not bounded and lane.count_messages(first, last)[1] * 4 < policy.budget:
-        raise NothingToSummarize("too few messages since the last summary")
+    if automatic and not bounded:
+        if last < lane.gap.newest_seq:
+            # How much such a summary would cover is known to the archive alone.
+            raise NothingToSummarize("a call of a round in the archive may still return")
+        view = _view_lane(state, thread, effect)
+        covered = view.count_since(first - 1)[1] - view.count_since(last)[1]
+        if covered < _count_worthwhile(policy.budget):
+            raise NothingToSummarize("too few messages since the last summary")
     pinned = tuple(seq for seq in lane.layers.pinned if seq <= last)
-    withdrawn = tuple(pair for pair in lane.layers.withdrawn if pair[0] <= last and pair[1] >= first)
+    left_out = (*lane.layers.withdrawn, *((begin, end) for begin, end, _ in lane.layers.corrected))
+    withdrawn = tuple(pair for pair in left_out if pair[0] <= last and pair[1] >= first)
     changes = {"from_seq": first, "to_seq": last, "builds_on": builds_on, "pinned": pinned, "withdrawn": withdrawn}
     return effect.model_copy(update=changes)
 
@@ -137,10 +160,11 @@ def find_bounds(state: State, thread: Thread, effect: Summarize, keep_tokens: in
 
     A summary covers complete groups. One that is to begin within the range of the last summary begins where that
     began. Without `to_seq`, the policy's last turns stay as they are, and older turns that have up to `keep_tokens`
-    tokens. A summary ends before a round of which a call may still return, or has returned after the last seq.
+    tokens, as far as a context has room for them beside the summary: messages that contexts drop are summarized.
+    A summary ends before a round of which a call may still return, or has returned after the last seq.
 
     Raises:
-        Archived: The lane is in the archive alone.
+        Archived: The range depends on entries that are in the archive alone.
         InvalidInput: `to_seq` is before the end of the summary in force.
         NothingToSummarize: There is no message between the last summary and the turns that stay as they are.
     """
@@ -156,12 +180,17 @@ def find_bounds(state: State, thread: Thread, effect: Summarize, keep_tokens: in
     builds_on = top.anchor if again or top.summary < 0 else top.summary
     last = to_seq
     if last is None:
-        last = _find_end_before_turns(lane, state.settings.policy.keep_last_turns, keep_tokens)
+        last = _find_end_before_turns(
+            _view_lane(state, thread, effect), keep_tokens, _find_room(state, thread, effect)
+        )
     # A new summary covers at least the range of the last one.
     last = max(last, top.summarized_to)
     last = max(last, _find_group_end(lane, last))
-    last = _find_end_before_doubt(lane, top.summarized_to, last, {call.tool_call_id for call in state.late_calls})
+    last = _find_end_before_doubt(state, lane, effect.context_ref, top.summarized_to, last)
     newest = max((seq for seq in lane.message_seqs if seq <= last), default=-1)
+    if lane.gap.layers is None and newest < lane.gap.newest_seq:
+        # Nothing of the lane is known: the gap may have no message at all.
+        raise make_archived_error(lane)
     newest = max(newest, min(lane.gap.newest_seq, last))
     if newest <= after:
         raise NothingToSummarize(
@@ -171,25 +200,91 @@ def find_bounds(state: State, thread: Thread, effect: Summarize, keep_tokens: in
     return after + 1, newest, builds_on if builds_on >= 0 else None
 
 
-def _find_end_before_turns(lane: Lane, turns: int, tokens: int) -> int:
-    """Find the seq before the turns that stay as they are: the last ones, and older ones up to `tokens`."""
-    if not lane.message_seqs:
-        return lane.gap.newest_seq
-    last, start = lane.message_seqs[-1], lane.message_seqs[-1] + 1
-    for number, turn in enumerate(reversed(lane.turn_starts), 1):
-        if number > turns and lane.count_messages(turn, last)[1] > tokens:
-            break
-        start = turn
-    else:
-        return min(start - 1, lane.gap.newest_seq)
-    return start - 1
+def _view_lane(state: State, thread: Thread, effect: Summarize) -> LaneView:
+    """View the lane as the next context does."""
+    return LaneView(ProjectionInput(thread, budgets.find_policy(state.settings), context_ref=effect.context_ref))
 
 
-def _find_end_before_doubt(lane: Lane, after: int, last: int, open_calls: Set[str]) -> int:
+def _find_room(state: State, thread: Thread, effect: Summarize) -> int:
+    """Find the most tokens of the messages that a summary leaves.
+
+    The budget also has to hold tool schemas, system prompt, the longest summary, and a quarter for what comes next.
+    """
+    config = thread.find_config(thread.last_seq)
+    fixed = config.read(ConfigPayload).tokens if config else None
+    taken = fixed.tools + fixed.system_prompt if fixed else 0
+    budget = budgets.find_policy(state.settings).budget
+    return budget - _count_worthwhile(budget) - taken - effect.max_output_tokens
+
+
+def _count_worthwhile(budget: int) -> int:
+    """Count the tokens of messages that an automatic summary is worth its model call for: a quarter of the budget."""
+    return budget // 4
+
+
+def _find_end_before_turns(view: LaneView, keep_tokens: int, room: int) -> int:
+    """Find the seq before the turns that stay as they are, or the one where contexts begin if all stay.
+
+    A turn is measured as contexts show it and all that came after it. Of a newest turn that does not fit into the
+    room the newest blocks stay that do.
+
+    Raises:
+        Archived: The next older turn is in the archive alone.
+    """
+    lane, policy = view.lane, view.policy
+    oldest = max(view.after, lane.gap.newest_seq)
+    turns = [turn for turn in lane.turn_starts if oldest < turn <= view.upto]
+    start = first_fitting = view.upto + 1
+    number = tokens = 0
+
+    def stays(number: int) -> bool:
+        return tokens <= room and (number <= policy.keep_last_turns or tokens <= keep_tokens)
+
+    def find_end(number: int) -> int:
+        return (first_fitting if number == 1 <= policy.keep_last_turns else start) - 1
+
+    sizes = _measure_blocks(view)
+    while (size := next(sizes, None)) or turns:
+        while turns and (size is None or turns[-1] > size[0]):
+            number += 1
+            if not stays(number):
+                return find_end(number)
+            start = turns.pop()
+        if size:
+            tokens = size[1]
+            first_fitting = size[0] if tokens <= room else first_fitting
+    if oldest == view.after:
+        return view.after
+    # The next older turn begins in the gap. It is larger than all that came after it.
+    if stays(number + 1):
+        raise make_archived_error(lane)
+    return find_end(number + 1)
+
+
+def _measure_blocks(view: LaneView) -> Iterator[tuple[int, int]]:
+    """Iterate over the starts of the blocks that the thread holds, the newest first, and the tokens from each on."""
+    tokens = 0
+    with suppress(Archived):
+        for block, _, measured in view.iterate_measured_blocks():
+            if block.start is None:
+                return
+            tokens += view.truncator.truncate_to_share(block).tokens
+            yield block.start, measured if view.policy.window == "epoch" else tokens
+
+
+def _find_end_before_doubt(state: State, lane: Lane, context_ref: str, after: int, last: int) -> int:
     """Find the seq before rounds whose late result is after `last`, or still open: no context would include it."""
+    awaited = {call.tool_call_id for call in state.late_calls}
+    newest_lost = state.counters.runs - RUNS_BEFORE_LOSS
+    detached = (
+        call.round_seq
+        for call in state.detached_calls
+        if call.doubt.context_ref == context_ref and call.run_number > newest_lost
+    )
+    last = min((seq - 1 for seq in detached if after < seq <= last), default=last)
 
     def is_separated(group: Group) -> bool:
-        is_open = any(entry.refs.get("tool_call_id") in open_calls for entry in group.entries)
+        is_open = any(entry.refs.get("tool_call_id") in awaited for entry in group.entries)
         return is_open or any(entry.seq > last for entry in group.late)
 
     while separated := next(

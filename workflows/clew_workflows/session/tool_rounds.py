@@ -13,11 +13,11 @@ from functools import cached_property
 from typing import Any
 
 import jsonschema_rs
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
-from clew_workflows.contract import LateResultInput
+from clew_workflows.contract import LateResultInput, RunSettings
 from clew_workflows.contract.config import ExternalToolSpec
-from clew_workflows.contract.content import MAX_MESSAGE_BLOB_BYTES, get_text, read_parts
+from clew_workflows.contract.content import MAX_MESSAGE_BLOB_BYTES, MAX_PARTS, Part, get_text, read_parts
 from clew_workflows.contract.errors import InvalidInput
 from clew_workflows.contract.messages import canonicalize, find_data_url, replace_data, truncate_result
 from clew_workflows.contract.names import selects
@@ -39,6 +39,7 @@ from clew_workflows.protocol import (
 from clew_workflows.session import drafts, media
 from clew_workflows.session.state import Decision, LateCall, Moment, RequestedCall, Run, State
 from clew_workflows.thread.entries import Draft
+from clew_workflows.thread.thread import Thread
 
 # Validating arguments of tool calls in workflow code, which has to finish within milliseconds.
 
@@ -175,8 +176,8 @@ def read_remote_result(encoding: str, data: bytes, limit: int) -> ToolAnswered:
     """Make the answer of a remote call from the payload of its activity's result.
 
     A JSON string is the text itself. A list of parts that name blobs is the parts of the result; the blobs are not
-    checked yet. Any other JSON value is its JSON text. Data, such as an image, is described. A result over the limit
-    is truncated, one that is not JSON is an error that the model reads.
+    checked yet, and what is no part in the list is a text. Any other JSON value is its JSON text. Data, such as an
+    image, is described. A result over the limit is truncated, one that is not JSON is an error that the model reads.
 
     Args:
         encoding: The payload's encoding, from its metadata.
@@ -190,7 +191,7 @@ def read_remote_result(encoding: str, data: bytes, limit: int) -> ToolAnswered:
     try:
         value = from_json(data)
         if (
-            (parts := read_parts(value))
+            (parts := _read_remote_parts(value))
             and len(get_text(parts).encode()) <= limit
             and not find_data_url(get_text(parts))
         ):
@@ -200,6 +201,21 @@ def read_remote_result(encoding: str, data: bytes, limit: int) -> ToolAnswered:
     except ValueError as error:
         return _make_error(str(error)[:200])
     return ToolAnswered(content=content)
+
+
+def _read_remote_parts(value: Any) -> list[Part] | None:
+    """Read a list of parts, each alone; None: it is no list, has no media, or is too long."""
+    if not isinstance(value, list) or not 0 < len(value) <= MAX_PARTS:
+        return None
+    read = [read_parts([item]) for item in value]
+    if not any(read):
+        return None
+    return [part for item, parts in zip(value, read, strict=True) for part in parts or [_make_text_part(item)]]
+
+
+def _make_text_part(item: Any) -> Part:
+    text = item.get("text") if isinstance(item, dict) and item.keys() == {"type", "text"} else item
+    return {"type": "text", "text": text if isinstance(text, str) else to_json(item).decode()}
 
 
 def _make_error(reason: str) -> ToolAnswered:
@@ -219,8 +235,11 @@ MAX_DETACHED_CALLS = 64
 """Most late calls of earlier workflow runs that a session remembers."""
 MAX_DETACHED_BYTES = 65_536
 """Most bytes of their results in doubt, which hold arguments that people have edited."""
+_ONE_CALL = "not run: this request takes one tool call a reply. Call again, if it is still needed"
 _UNKNOWN_OUTCOME = ("timeout", "worker_lost", "cancelled")
 """Failures after which it is not known whether the tool has run."""
+_OWN_FAILURES = ("tool_failed", "tool_timeout")
+"""Failures of the tool itself, whose words the model reads."""
 
 
 def open_calls(state: State, run: Run, reply: ModelReply) -> list[tuple[RequestedCall, ToolAnswered | None]]:
@@ -228,13 +247,16 @@ def open_calls(state: State, run: Run, reply: ModelReply) -> list[tuple[Requeste
     tools, allowed = reply.tool_calls, run.request.tools
     known = {
         resolved.spec["name"]: resolved
-        for resolved in state.settings.offered_tools
+        for resolved in state.settings.list_tools(run.request.external_tools)
         if allowed is None or resolved.spec["name"] in allowed
     }
     calls: list[tuple[RequestedCall, ToolAnswered | None]] = []
     checks = ArgumentChecks(len(tools))
     for tool, numbered in zip(tools, number_tool_calls(tools, state.counters.tool_calls), strict=True):
-        problem = _describe_cut(run, reply) if tool.cut else _find_problem(known, tool, checks)
+        if calls and run.request.options.parallel_tool_calls is False:
+            problem: str | None = _ONE_CALL
+        else:
+            problem = _describe_cut(run, reply) if tool.cut else _find_problem(known, tool, checks)
         answer = ToolAnswered(content=f"error: {problem}", is_error=True) if problem else None
         call = RequestedCall(numbered["id"], tool.name, tool.arguments, returned=answer is not None)
         if answer is None:
@@ -276,8 +298,9 @@ def _find_problem(known: Mapping[str, ResolvedTool], tool: RequestedTool, checks
 
 
 def get_tool(state: State, name: str) -> ResolvedTool:
-    """Return a tool of the session; there must be one of this name."""
-    return next(tool for tool in state.settings.offered_tools if tool.spec["name"] == name)
+    """Return a tool of the session or of the request that runs; there must be one of this name."""
+    own = state.run.request.external_tools if state.run else None
+    return next(tool for tool in state.settings.list_tools(own) if tool.spec["name"] == name)
 
 
 def list_outside(state: State) -> tuple[RequestedCall, ...]:
@@ -406,12 +429,14 @@ def take_result(state: State, event: ToolReturned) -> Decision:
     return commit_result(state, run, call, answer)
 
 
-def commit_result(state: State, run: Run, call: RequestedCall, answer: ToolAnswered) -> Decision:
-    """Commit the result of one call of the round."""
+def commit_result(
+    state: State, run: Run, call: RequestedCall, answer: ToolAnswered, settings: RunSettings | None = None
+) -> Decision:
+    """Commit the result of one call of the round, with the settings that came with it."""
     calls = tuple(
         replace(call, returned=True) if other.tool_call_id == call.tool_call_id else other for other in run.tool_calls
     )
-    result = drafts.draft_tool_message(run, call, answer, state.children)
+    result = drafts.draft_tool_message(run, call, answer, state.children, settings)
     counters = media.count_content(state.counters, answer.content)
     return Decision(replace(state, run=replace(run, tool_calls=calls), counters=counters), (result,))
 
@@ -431,7 +456,7 @@ def close_calls(state: State, run: Run, reason: str) -> tuple[tuple[Draft, ...],
         answer = _make_doubtful_answer(state, call, reason)
         draft = drafts.draft_tool_message(run, call, answer, state.children)
         results.append(draft)
-        late.append(LateCall(drafts.make_tool_result(run, call, answer), draft.refs))
+        late.append(LateCall(drafts.make_tool_result(run, call, answer), draft.refs, state.counters.runs))
     return tuple(results), tuple(late)
 
 
@@ -461,7 +486,7 @@ def _take_late_result(state: State, event: ToolReturned) -> Decision:
     return Decision(state, (late,))
 
 
-def detach_calls(state: State) -> tuple[LateCall, ...]:
+def detach_calls(state: State, thread: Thread) -> tuple[LateCall, ...]:
     """List the late calls that the next workflow run knows: the newest ones, within a bound."""
     kept: list[LateCall] = []
     room = MAX_DETACHED_BYTES
@@ -469,14 +494,23 @@ def detach_calls(state: State) -> tuple[LateCall, ...]:
         room -= len(canonicalize(call.doubt.as_dict()))
         if room < 0:
             break
-        kept.append(call)
+        kept.append(replace(call, round_seq=_find_round(thread, call)) if call.round_seq < 0 else call)
     return tuple(reversed(kept))
+
+
+def _find_round(thread: Thread, call: LateCall) -> int:
+    """Find where the round of a call begins; -1: the thread does not hold it."""
+    lane, results = thread.get_lane(call.doubt.context_ref), thread.filter_by_ref("tool_call_id", call.tool_call_id)
+    group = lane.find_group(results[0].seq) if lane and results else None
+    return group.start if group else -1
 
 
 def _make_failure_answer(state: State, call: RequestedCall, failure: Failure) -> ToolAnswered:
     """Make the result of a call whose activity has failed."""
     if call.idempotent and failure.type not in _UNKNOWN_OUTCOME:
-        return ToolAnswered(content=f"error: {failure.type}: {failure.message}", is_error=True)
+        if failure.type in _OWN_FAILURES:
+            return ToolAnswered(content=f"error: {failure.type}: {failure.message}", is_error=True)
+        return ToolAnswered(content=f"error: {failure.type}", is_error=True, problem=failure.message)
     return _make_doubtful_answer(state, call, failure.type)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -22,7 +21,7 @@ from clew_workflows.contract import (
     WindowQuery,
 )
 from clew_workflows.contract.errors import Archived, ContextOverflow, InvalidInput
-from clew_workflows.contract.messages import compute_digest
+from clew_workflows.contract.messages import ToolSpec, compute_digest
 from clew_workflows.contract.outcomes import Usage, compute_cost_usd
 from clew_workflows.contract.outputs import (
     ContextMeta,
@@ -42,7 +41,13 @@ from clew_workflows.session import budgets, drafts, operations, outside, tool_ro
 from clew_workflows.session.advance import format_timestamp
 from clew_workflows.session.requests import make_request
 from clew_workflows.session.state import Child, Request, RequestedCall, State
-from clew_workflows.thread.context.contexts import build_context, build_window, find_output_schema, rebuild_context
+from clew_workflows.thread.context.contexts import (
+    build_context,
+    build_window,
+    find_own_settings,
+    iterate_transcript,
+    rebuild_context,
+)
 from clew_workflows.thread.context.projection import Projection
 from clew_workflows.thread.entries import Draft, Refs
 from clew_workflows.thread.source import make_filter
@@ -66,7 +71,7 @@ def build_preview(state: State, thread: Thread, query: ContextQuery, pending: Se
     request = make_preview_request(state, query)
     upto = thread.last_seq if query.at_seq is None else min(query.at_seq, thread.last_seq)
     lane = query.context_ref or thread.find_active_lane(upto)
-    policy = budgets.make_call_policy(state.settings, request)
+    policy = budgets.make_call_policy(state.settings, request.model, request.context_policy)
     extended = _commit_pending(state, thread, upto, lane, pending)
     effective = _find_policy(extended, policy)
     try:
@@ -213,6 +218,7 @@ def build_projection(state: State, thread: Thread, query: ContextQuery) -> Proje
             model=call.model,
             output_schema=state.run.request.output_schema if state.run else None,
             tools=state.run.request.tools if state.run else None,
+            external_tools=dump_external_tools(state.run.request) if state.run else None,
         )
     reply = thread.find_reply(query.call_id)
     recipe = reply.recipe if reply else None
@@ -220,7 +226,12 @@ def build_projection(state: State, thread: Thread, query: ContextQuery) -> Proje
         raise Archived(f"model call {query.call_id!r} may be in the archive: read it through ReadContext")
     if recipe is None:
         raise InvalidInput(f"no model call {query.call_id!r}: calls are named by `call_id` in the entries' refs")
-    return rebuild_context(thread, recipe, find_output_schema(thread, recipe))
+    return rebuild_context(thread, recipe, find_own_settings(thread, recipe))
+
+
+def dump_external_tools(request: Request) -> list[ToolSpec] | None:
+    """Dump the caller's tools of a request; None: it has the session's."""
+    return None if request.external_tools is None else [tool.spec for tool in request.external_tools]
 
 
 def answer_window(state: State, thread: Thread, query: WindowQuery) -> dict[str, Any]:
@@ -230,20 +241,20 @@ def answer_window(state: State, thread: Thread, query: WindowQuery) -> dict[str,
 
 
 def answer_transcript(state: State, thread: Thread, query: TranscriptQuery) -> dict[str, Any]:
-    """Answer the query `transcript`: a lane's messages, unabridged, each with its seq."""
-    lane = query.context_ref or state.context_ref
-    messages: list[dict[str, Any]] = []
-    config = thread.find_config(thread.last_seq)
-    if query.include_system and config and query.from_seq == 0 and (prompt := config.read(ConfigPayload).prompt):
-        messages.append({"role": "system", "content": prompt, "seq": config.seq})
-    entries = (
-        entry
-        for entry in thread.slice(query.from_seq, thread.last_seq)
-        if entry.kind == "ai_message" and entry.lane == lane
+    """Answer the query `transcript`: a lane's messages, unabridged, each with its seq.
+
+    Raises:
+        Archived: The lane's system prompt is to be included, and may be in the archive alone.
+    """
+    messages = iterate_transcript(
+        thread,
+        query.context_ref or state.context_ref,
+        from_seq=query.from_seq,
+        limit=query.limit,
+        include_system=query.include_system,
     )
-    newest = entries if query.limit is None else deque(entries, maxlen=min(query.limit, thread.rev))
-    rows = (dict(entry.transcript_message) for entry in newest)
-    return _fill_page("messages", messages, rows, None) | _note_archived(thread, query.from_seq)
+    page = _fill_page("messages", [], map(dict, messages), None)
+    return page | _note_archived(thread, query.from_seq)
 
 
 def answer_entries(thread: Thread, query: EntriesQuery) -> dict[str, Any]:

@@ -83,7 +83,7 @@ def _list_missing_attributes(client: Client, worker: Worker) -> Iterator[str]:
         (converter if is_wrapped else None, ("_inner_payload_converter",)),  # wrapped_converter
         (worker, ("_bridge_worker", "_workflow_worker")),
         (getattr(worker, "_bridge_worker", None), ("request_workflow_eviction",)),  # query_ahead
-        # deadlock_timeout, stuck_evictions. A worker without workflows has none.
+        # deadlock_timeout, stuck_workflows. A worker without workflows has none.
         (getattr(worker, "_workflow_worker", None), ("_deadlock_timeout_seconds", "_could_not_evict_count")),
     ]
     for owner, names in owners:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from clew_workflows.contract.payloads import (
+    AppliedCorrected,
     AppliedExpand,
     AppliedPin,
     AppliedReplace,
@@ -59,12 +60,14 @@ class Layers:
         pinned: The seqs of the pinned entries.
         seq: The seq of the entry that last changed them; -1: none did.
         withdrawn: Pairs of seqs: the user's messages from one to the other, both included, were withdrawn.
+        corrected: Seqs of answers, of their corrections, and of the operations that drop both from contexts.
     """
 
     stack: tuple[Layer, ...] = (Layer(base=True),)
     pinned: tuple[int, ...] = ()
     seq: int = -1
     withdrawn: tuple[tuple[int, int], ...] = ()
+    corrected: tuple[tuple[int, int, int], ...] = ()
 
     @property
     def is_complete(self) -> bool:
@@ -81,9 +84,17 @@ class Layers:
         """Whether an `expand` has a layer to pop."""
         return len(self.stack) > 1
 
-    def withdraws(self, seq: int) -> bool:
-        """Whether a user's message at a seq was withdrawn."""
-        return any(first <= seq <= last for first, last in self.withdrawn)
+    def leaves_out(self, entry: Entry) -> bool:
+        """Whether contexts leave a message out: it was withdrawn, or is a correction or an answer before one."""
+        body, seq = entry.body, entry.seq
+        if isinstance(body, UserMessage) and any(first <= seq <= last for first, last in self.withdrawn):
+            return True
+        is_text = not isinstance(body, ToolMessage)
+        return is_text and any(first <= seq <= last for first, last, _ in self.corrected)
+
+    def leaves_out_later(self, seq: int, upto: int) -> bool:
+        """Whether messages up to a seq leave the contexts by an operation after it, at `upto` at the latest."""
+        return any(first <= seq < applied <= upto for first, _, applied in self.corrected)
 
     def apply(self, entry: Entry) -> Layers:
         """Return the layers after an operation or a summary of the lane."""
@@ -102,8 +113,8 @@ class Layers:
                 layer = Layer(entry.seq, after=after, summarized_to=after)
                 if operation.is_compaction:
                     return self._push(layer, entry)
-                later = tuple(withdrawn for withdrawn in self.withdrawn if withdrawn[1] > after)
-                return Layers((replace(layer, base=True),), seq=entry.seq, withdrawn=later)
+                # A later snapshot may be followed by messages from before this one.
+                return Layers((replace(layer, base=True),), (), entry.seq, self.withdrawn, self.corrected)
             case AppliedExpand() if self.is_compacted or not self.is_complete:
                 return replace(self, stack=self.stack[:-1], seq=entry.seq)
             case AppliedPin(seqs=seqs):
@@ -111,7 +122,11 @@ class Layers:
             case AppliedUnpin(seqs=seqs):
                 return replace(self, pinned=tuple(sorted(pinned - set(seqs))), seq=entry.seq)
             case AppliedWithdraw(from_seq=first):
-                return replace(self, withdrawn=(*self.withdrawn, (first, entry.seq)), seq=entry.seq)
+                earlier = (pair for pair in self.withdrawn if pair[1] != entry.seq)
+                return replace(self, withdrawn=(*earlier, (first, entry.seq)), seq=entry.seq)
+            case AppliedCorrected(from_seq=first, to_seq=last):
+                others = (dropped for dropped in self.corrected if dropped[2] != entry.seq)
+                return replace(self, corrected=(*others, (first, last, entry.seq)), seq=entry.seq)
             case _:
                 return self
 
@@ -134,39 +149,51 @@ def find_base_seq(anchor: Entry, operation: AppliedReplace) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class GapSize:
+    """The size of the part of a gap that follows a seq.
+
+    Attributes:
+        after: The seq. What comes before is in a snapshot or a summary.
+        messages: Messages of the lane after it, up to the newest one in the gap, that contexts do not leave out.
+        tokens: Tokens of those messages.
+        savings: Pairs of a share, in tokens, and the part of `tokens` that contexts omit when the tool results of
+            each group are truncated to that share.
+    """
+
+    after: int
+    messages: int
+    tokens: int
+    savings: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ArchivedPart:
-    """The part of a lane that only the archive has.
+    """The gap of a lane: the part of which a thread does not hold all messages. It holds all that are newer.
+
+    Of the gap itself it may hold single messages, for example pinned ones. The sizes count those, too.
 
     Attributes:
         newest_seq: The seq of the newest message in the gap; -1: the gap is empty.
-        after: Contexts begin with messages after this seq; what comes before is in a snapshot or a summary.
-        messages: Messages in the gap after `after`.
-        tokens: Tokens of those messages.
+        sizes: How large the gap is after each seq at which a context may begin; none where that was not counted.
         no_user_after: After this seq the gap has no user message that precedes the first retained one.
-        summarized_to: The last seq that the newest summary covers.
-        unsummarized_messages: Messages in the gap after `summarized_to`.
-        unsummarized_tokens: Tokens of those messages.
-        savings: Pairs of a share, in tokens, and the part of `tokens` that contexts omit when the tool results of
-            each group are truncated to that share.
-        unsummarized_savings: The same of `unsummarized_tokens`.
         pinned: The seqs of archived pinned entries that the thread retains, each with its group.
         dropped_user_seq: The newest user message of the newest run that is not retained; -1: all are retained.
-        layers: The lane's layers where the live part of the thread begins.
+        layers: The lane's layers where the live part of the thread begins, and all withdrawals and corrections that
+            `sizes` heed.
     """
 
     newest_seq: int = -1
-    after: int = -1
-    messages: int = 0
-    tokens: int = 0
+    sizes: tuple[GapSize, ...] = ()
     no_user_after: int = -1
-    summarized_to: int = -1
-    unsummarized_messages: int = 0
-    unsummarized_tokens: int = 0
-    savings: tuple[tuple[int, int], ...] = ()
-    unsummarized_savings: tuple[tuple[int, int], ...] = ()
     pinned: tuple[int, ...] = ()
     dropped_user_seq: int = -1
     layers: Layers | None = None
+
+    def find_size(self, after: int) -> GapSize | None:
+        """Find the size of the gap after a seq; None: it was not counted."""
+        if after >= self.newest_seq:
+            return GapSize(after, 0, 0)
+        return next((size for size in self.sizes if size.after == after), None)
 
 
 @dataclass(slots=True)
@@ -192,6 +219,8 @@ class Group:
 @dataclass(slots=True)
 class Lane:
     """The entries of one named context, indexed by seq. It has no withdrawn messages, as if they had never been sent.
+
+    Of an answer that was corrected it has neither the answer nor the correction, once the run has ended.
 
     Attributes:
         groups: The groups, oldest first.
@@ -233,11 +262,13 @@ class Lane:
             if layers is self.layers:
                 return
             if layers.withdrawn and layers.withdrawn[-1][1] == entry.seq:
-                self._withdraw(layers.withdrawn[-1][0])
+                self._withdraw(*layers.withdrawn[-1])
+            if layers.corrected and layers.corrected[-1][2] == entry.seq:
+                self._drop_corrected(*layers.corrected[-1])
             self.layer_history.append(layers)
 
     def count_messages(self, first: int, last: int) -> tuple[int, int]:
-        """Count the messages from `first` to `last`, both included, and their tokens."""
+        """Count the messages that the index has from `first` to `last`, both included, and their tokens."""
         begin, end = bisect_left(self.message_seqs, first), bisect_right(self.message_seqs, last)
         tokens = self.cumulative_tokens
         return end - begin, (tokens[end - 1] if end else 0) - (tokens[begin - 1] if begin else 0)
@@ -266,28 +297,45 @@ class Lane:
         group = self.groups[count - 1] if count else None
         return group if group and any(entry.seq == seq for entry in group.entries) else None
 
-    def _withdraw(self, first: int) -> None:
+    def _withdraw(self, first: int, seq: int) -> None:
         """Remove the user's messages from the seq `first` on. Only late results may be newer."""
-        groups = bisect_left(self.group_starts, first)
-        for group in self.groups[groups:]:
+        known = self.gap.layers is not None and (first, seq) in self.gap.layers.withdrawn
+        self._remove(first, seq, is_known=known)
+
+    def _drop_corrected(self, first: int, last: int, seq: int) -> None:
+        """Remove an answer, from its first part on, and its correction. They have no tool calls."""
+        known = self.gap.layers is not None and (first, last, seq) in self.gap.layers.corrected
+        self._remove(first, last, is_known=known)
+
+    def _remove(self, first: int, last: int, *, is_known: bool) -> None:
+        """Remove the groups from one seq to another. Each is one message.
+
+        `is_known`: whether the gap was counted without them.
+        """
+        begin, end = bisect_left(self.group_starts, first), bisect_right(self.group_starts, last)
+        for group in self.groups[begin:end]:
             index = bisect_left(self.message_seqs, group.start)
             del self.message_seqs[index]
             del self.cumulative_tokens[index]
             self.cumulative_tokens[index:] = [
                 tokens - group.entries[0].lane_tokens for tokens in self.cumulative_tokens[index:]
             ]
-        del self.groups[groups:], self.group_starts[groups:]
+        del self.groups[begin:end], self.group_starts[begin:end]
         for starts in (self.turn_starts, self.run_starts):
-            del starts[bisect_left(starts, first) :]
+            del starts[bisect_left(starts, first) : bisect_right(starts, last)]
         newest = self.find_group(self.turn_starts[-1]) if self.turn_starts else None
         self._run_id = newest.entries[0].refs.get("run_id") if newest else None
         self.savings.clear()
+        if self.gap.newest_seq >= 0 and not is_known:
+            # The gap was counted with these messages, and chosen for their run: the one before may begin in the gap.
+            sizes = () if first <= self.gap.newest_seq else self.gap.sizes
+            self.gap = replace(self.gap, sizes=sizes, dropped_user_seq=max(self.run_starts, default=-1))
 
     def _add_message(self, entry: Entry) -> None:
         message = entry.read(MessagePayload)
         # A withdrawal follows its messages: before them, only those are known that the archive has.
         known = self.gap.layers
-        if known and isinstance(message, UserMessage) and known.withdraws(entry.seq):
+        if known and known.leaves_out(entry):
             return
         self.message_seqs.append(entry.seq)
         self.cumulative_tokens.append(

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from clew_workflows.contract.errors import Archived
+from clew_workflows.contract.errors import Archived, InvalidInput
 from clew_workflows.contract.payloads import (
     ApprovalPayload,
     AssistantMessage,
@@ -28,9 +28,9 @@ from clew_workflows.thread.lane import ArchivedPart, Lane, Layers
 class Retained:
     """The archived entries that a thread retains, for contexts at every seq from `upto` on.
 
-    They have the configuration in force and the active lane. Of each lane in `gaps` they have the layers, the user
-    messages of the newest run after `ArchivedPart.dropped_user_seq`, and every message after the gap. Of other lanes
-    they have nothing.
+    They have the configuration in force and the active lane. Of each lane in `gaps` they have every message after the
+    gap, and of the gap the layers and the user messages of the newest run after `ArchivedPart.dropped_user_seq`. Of
+    other lanes they have nothing.
 
     Attributes:
         upto: The seq of the newest archived entry; -1: nothing is archived.
@@ -105,8 +105,7 @@ class Thread:
         gap = self.retained.gaps.get(name)
         if gap is None:
             newest = self.first_seq - 1
-            unknown = ArchivedPart(newest, after=newest, no_user_after=newest, summarized_to=newest)
-            return Lane(gap=unknown, layer_history=[Layers(())])
+            return Lane(gap=ArchivedPart(newest, no_user_after=newest), layer_history=[Layers(())])
         if gap.layers is None:
             return Lane(gap=gap)
         # The layers of the gap already include the retained operations and summaries.
@@ -154,6 +153,23 @@ class Thread:
         """Return the reply to a model call."""
         return self._calls.get(call_id)
 
+    def list_entries_before_call(self, call_id: str) -> list[Entry]:
+        """List the entries that the context of a model call could hold: all up to the basis of its recipe, in order.
+
+        The context itself is `rebuild_context` of the reply's recipe.
+
+        Raises:
+            Archived: The thread does not hold all of them.
+            InvalidInput: The thread has no reply to a call of this id.
+        """
+        reply = self.find_reply(call_id)
+        recipe = reply.recipe if reply else None
+        if self.first_seq > 0:
+            raise _make_archived_error(0)
+        if recipe is None:
+            raise InvalidInput(f"no model call {call_id!r}: calls are named by `call_id` in the entries' refs")
+        return self.slice(0, recipe.basis_seq)
+
     def find_outcome(self, request_id: str) -> Entry | None:
         """Return the `run` entry of a request."""
         return self.outcomes.get(request_id)
@@ -166,6 +182,23 @@ class Thread:
         """Return the index of a lane; None where the thread has no lane of that name."""
         lane = self._lanes.get(context_ref)
         return self._new_lane(context_ref) if lane is None and self.retained.upto >= 0 else lane
+
+    def get_lane_at(self, context_ref: str, seq: int) -> Lane | None:
+        """Return the index of a lane as contexts at a seq read it, with the corrections that leave it later.
+
+        Raises:
+            Archived: The thread does not retain these messages.
+        """
+        lane = self.get_lane(context_ref)
+        if lane is None or not lane.layers.leaves_out_later(seq, self.last_seq):
+            return lane
+        if lane.gap.layers and lane.gap.layers.leaves_out_later(seq, self.last_seq):
+            raise _make_archived_error(seq)
+        earlier = self._new_lane(context_ref)
+        for entry in (*self.retained.entries, *self.slice(self.first_seq, seq)):
+            if entry.lane == context_ref:
+                earlier.add(entry)
+        return earlier
 
     def find_anchor(self, context_ref: str, seq: int) -> Entry | None:
         """Return the snapshot that is in force in a lane at a seq.

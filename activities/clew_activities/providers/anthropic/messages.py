@@ -9,11 +9,11 @@ belongs to is open: the reply is paused, or its other tools have just returned. 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from clew_activities.providers.anthropic.tools import RESULTS, SERVER_USE, list_open_uses
-from clew_activities.providers.dialects import ANTHROPIC
+from clew_activities.providers.dialects import MessagesDialect
 from clew_activities.providers.fit_messages import (
     EncodedMessage,
     Turns,
@@ -39,19 +39,37 @@ def encode_messages(
     tools: FittedTools,
     provider: str,
     blobs: Mapping[str, bytes],
+    dialect: MessagesDialect,
     *,
     returns_thinking: bool = True,
+    fills_thinking: bool = False,
 ) -> Turns:
-    """Encode messages as turns."""
-    ids = choose_call_ids(messages, provider, "", ANTHROPIC)
-    own_blocks = _list_own_blocks(messages, provider, returns_thinking=returns_thinking)
+    """Encode messages as turns.
+
+    `fills_thinking`: messages with tool calls, that another model has written, begin with a thought, too.
+    """
+    ids = choose_call_ids(messages, provider, "", dialect)
+    kinds = _SENT_BACK if dialect.is_claude else _SENT_BACK - {SERVER_USE, *RESULTS}
+    own_blocks = _list_own_blocks(messages, provider, kinds if returns_thinking else kinds - _THINKING)
     encoded = [
-        EncodedMessage(message["role"], _encode_blocks(message, call_ids, blocks, tools, blobs))
+        EncodedMessage(
+            message["role"],
+            _encode_blocks(
+                message, call_ids, _fill(message, blocks, fills_thinking), tools, blobs=blobs, dialect=dialect
+            ),
+        )
         for message, call_ids, blocks in zip(messages, ids, own_blocks, strict=True)
         if message["role"] != "system"
     ]
     goes_on = bool(messages) and bool(own_blocks[-1]) and _is_paused(messages[-1])
     return group_turns(encoded, make_text, goes_on=goes_on)
+
+
+def _fill(message: Message, blocks: list[dict[str, Any]], fills_thinking: bool) -> list[dict[str, Any]]:
+    has_thinking = any(block["type"] in _THINKING for block in blocks)
+    if has_thinking or not fills_thinking or not message.get("tool_calls"):
+        return blocks
+    return [{"type": "thinking", "thinking": " ", "signature": ""}, *blocks]
 
 
 def make_text(text: str) -> dict[str, Any]:
@@ -97,12 +115,9 @@ def _get_blocks(message: Message, provider: str) -> list[dict[str, Any]]:
     return data["blocks"] if data else []
 
 
-def _list_own_blocks(
-    messages: Sequence[Message], provider: str, *, returns_thinking: bool
-) -> list[list[dict[str, Any]]]:
+def _list_own_blocks(messages: Sequence[Message], provider: str, kinds: Set[str]) -> list[list[dict[str, Any]]]:
     """List, for each message, the blocks that this provider sent and takes back unchanged."""
     own = [_get_blocks(message, provider) for message in messages]
-    kinds = _SENT_BACK if returns_thinking else _SENT_BACK - _THINKING
     uses = {block.get("id") for blocks in own for block in blocks if block.get("type") == SERVER_USE}
     answered = {block.get("tool_use_id") for blocks in own for block in blocks if block.get("type") in RESULTS}
     kept = (uses & answered) | find_open_uses(messages, provider).keys()
@@ -123,7 +138,9 @@ def _encode_blocks(
     call_ids: Sequence[str],
     own_blocks: Sequence[dict[str, Any]],
     tools: FittedTools,
+    *,
     blobs: Mapping[str, bytes],
+    dialect: MessagesDialect,
 ) -> list[dict[str, Any]]:
     """Encode a message as content blocks. The API refuses a text block of white space alone, so it is omitted."""
     parts = message["content"]
@@ -147,7 +164,7 @@ def _encode_blocks(
     if content.strip():
         blocks.append(make_text(content))
     for call, call_id in zip(message.get("tool_calls", []), call_ids, strict=True):
-        name, arguments = tools.encode_call(call["name"], call["arguments"], ANTHROPIC.tools)
+        name, arguments = tools.encode_call(call["name"], call["arguments"], dialect.tools)
         blocks.append({"type": "tool_use", "id": call_id, "name": name, "input": arguments})
     return blocks
 

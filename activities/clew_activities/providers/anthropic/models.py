@@ -94,6 +94,19 @@ class Generation:
         return None if budget < _SMALLEST_BUDGET else {"type": "enabled", "budget_tokens": budget}
 
 
+def make_foreign_generation(*, off: Literal["omitted", "disabled"], forces_tools: bool) -> Generation:
+    """Make the features of a model that is not Anthropic's: it takes `enabled` thinking, with a budget."""
+    return Generation(
+        adaptive=False,
+        efforts=(),
+        off=off,
+        sampling=True,
+        binds=False,
+        forces_tools=forces_tools,
+        tools="none",
+    )
+
+
 def find_generation(model: str) -> Generation:
     """Parse `claude-sonnet-4-5-20250929`, `claude-opus-5`, `claude-3-7-sonnet-latest`, also with a prefix."""
     is_claude = "claude" in model

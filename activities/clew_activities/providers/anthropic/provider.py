@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from clew_activities.providers.answer_object import describe_schema
@@ -28,11 +28,21 @@ from clew_activities.providers.anthropic.messages import (
     lacks_thinking_in_round,
     make_text,
 )
-from clew_activities.providers.anthropic.models import BINDING_BETA, Generation, find_generation
+from clew_activities.providers.anthropic.models import (
+    BINDING_BETA,
+    Generation,
+    find_generation,
+    make_foreign_generation,
+)
 from clew_activities.providers.anthropic.schema import make_answer_schema
 from clew_activities.providers.anthropic.stream import AnthropicDecoder
 from clew_activities.providers.anthropic.tools import choose_provider_tools
-from clew_activities.providers.dialects import ANTHROPIC
+from clew_activities.providers.dialects import (
+    MESSAGES_DIALECTS,
+    MessagesDialect,
+    choose_messages_dialect,
+    find_messages_dialect,
+)
 from clew_activities.providers.errors import ErrorAnswer, ProviderError, classify_response
 from clew_activities.providers.fit_tools import FittedTools, declare_called_tools, fit_tools
 from clew_activities.providers.interface import HttpRequest, ModelRequest
@@ -69,8 +79,15 @@ def make_providers(environ: Mapping[str, str]) -> Iterable[Anthropic]:
     """
     key, url = read_key(environ, "ANTHROPIC_API_KEY"), read_url(environ, "ANTHROPIC_BASE_URL")
     ttl, betas = _read_ttl(environ, "ANTHROPIC_CACHE_TTL"), _read_betas(environ, "ANTHROPIC_BETA")
+    variable = "CLEW_PROVIDER_ANTHROPIC_DIALECT"
+    configured = environ.get(variable, "").strip()
     if key or url:
-        yield Anthropic("anthropic", url or _OFFICIAL_URL, key, caches_longer=ttl == LONG_TTL, betas=betas)
+        try:
+            dialect = find_messages_dialect("anthropic", "", configured) if configured else None
+        except ValueError as error:
+            raise ValueError(f"{variable}: {error}") from None
+        longer = ttl == LONG_TTL
+        yield Anthropic("anthropic", url or _OFFICIAL_URL, key, caches_longer=longer, betas=betas, dialect=dialect)
 
 
 def _read_ttl(environ: Mapping[str, str], variable: str) -> str:
@@ -97,6 +114,7 @@ class Anthropic:
         api_key: The key, sent as `x-api-key`; None: the server needs none.
         caches_longer: The provider's cache keeps prompts for an hour instead of five minutes.
         betas: The beta features of all requests. They are in a header, so a body does not depend on them.
+        dialect: The server's dialect; None: that of its host or its name.
     """
 
     name: str
@@ -104,6 +122,7 @@ class Anthropic:
     api_key: str | None = field(default=None, repr=False)
     caches_longer: bool = False
     betas: tuple[str, ...] = ()
+    dialect: MessagesDialect | None = None
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -112,38 +131,52 @@ class Anthropic:
 
     @property
     def secret_headers(self) -> tuple[str, ...]:
-        """The header that holds the key."""
-        return ("x-api-key",)
+        """The headers that hold the key."""
+        return ("x-api-key", "authorization")
+
+    def choose_dialect(self, model: str) -> MessagesDialect:
+        """Choose the dialect of a model's requests."""
+        return choose_messages_dialect(self.dialect or find_messages_dialect(self.name, self.base_url), model)
 
     def encode(self, request: ModelRequest) -> HttpRequest:
         """Encode the request as the body of `POST /v1/messages`."""
-        generation, media = find_generation(request.model), fit_media(request, ANTHROPIC.media)
-        fitted = fit_tools(request.tools, ANTHROPIC.tools)
-        options = _encode_options(request, generation, fitted, self.name)
+        dialect = self.choose_dialect(request.model)
+        generation, media = _choose_generation(request.model, dialect), fit_media(request, dialect.media)
+        fitted = fit_tools(request.tools, dialect.tools)
+        options = _encode_options(request, generation, fitted, self.name, dialect)
         # Bound blocks that the API would ignore could only make it refuse the request.
         thinks = options.get("thinking", {}).get("type") not in ("disabled", "between_tools")
         returns_thinking = thinks or not generation.binds
-        turns = encode_messages(media.messages, fitted, self.name, request.blobs, returns_thinking=returns_thinking)
+        turns = encode_messages(
+            media.messages,
+            fitted,
+            self.name,
+            request.blobs,
+            dialect,
+            returns_thinking=returns_thinking,
+            fills_thinking=dialect.fills_thinking and thinks,
+        )
         # A breakpoint. The API accepts four in a request. All have one TTL, since longer ones must stand first.
         breakpoint_ = {"type": "ephemeral", **({"ttl": LONG_TTL} if self.caches_longer else {})}
         body: dict[str, Any] = {
             "model": request.model,
             # This breakpoint moves with the conversation; the next request reads the prefix before it from the cache.
-            "cache_control": breakpoint_,
+            **({"cache_control": breakpoint_} if dialect.caches == "everywhere" else {}),
             "messages": [{"role": turn.role, "content": turn.blocks} for turn in turns.turns],
             "stream": True,
         }
-        declared = [] if fitted.specs else declare_called_tools(request.messages, ANTHROPIC)
-        tools, system = [_encode_tool(spec) for spec in fitted.specs or declared], _encode_system(request.messages)
+        offered = fitted.specs if dialect.forbids_tools or request.options.tool_choice != "none" else []
+        declared = [] if offered else declare_called_tools(request.messages, dialect)
+        tools, system = [_encode_tool(spec) for spec in offered or declared], _encode_system(request.messages)
         own_tools, left_out = choose_provider_tools(
             request.provider_tools, generation, [tool["name"] for tool in tools], request.model
         )
         tools += own_tools
         # Further breakpoints after the parts that stay when the conversation is truncated: tools, system prompt,
         # summary.
-        for stable in system[:2] or tools[-1:]:
+        for stable in (system[:2] or tools[-1:]) if dialect.caches != "nowhere" else ():
             stable["cache_control"] = breakpoint_
-        system += _describe_schema(request.output_schema)
+        system += _describe_schema(request.output_schema, dialect)
         if system:
             body["system"] = system
         if tools:
@@ -151,16 +184,20 @@ class Anthropic:
         if container := find_container(request.messages, self.name):
             body["container"] = container
         body = merge_provider_options(body | options, request, self.name, _OWNED)
-        if declared and not own_tools:
+        if declared and not own_tools and dialect.forbids_tools:
             body["tool_choice"] = {"type": "none"}
-        headers = {"anthropic-version": _VERSION_WITH_SAMPLING if _SAMPLING & body.keys() else _VERSION}
+        has_newest = dialect.is_claude and not _SAMPLING & body.keys()
+        headers = {"anthropic-version": _VERSION if has_newest else _VERSION_WITH_SAMPLING}
         needed = [BINDING_BETA] if "block_binding" in get_object(body, "thinking") else []
         if betas := list(dict.fromkeys((*needed, *self.betas))):
             headers["anthropic-beta"] = ",".join(betas)
         if self.api_key:
             headers["x-api-key"] = self.api_key
+            if dialect.name != "anthropic":
+                # Others read it here, as Anthropic's client sends `ANTHROPIC_AUTH_TOKEN`.
+                headers["authorization"] = f"Bearer {self.api_key}"
         fitting = Fitting(
-            dialect=ANTHROPIC.name,
+            dialect=dialect.name,
             merged=turns.merged,
             added=turns.added + media.added,
             dropped=turns.dropped + sum(_is_blank_system(message) for message in request.messages),
@@ -169,45 +206,78 @@ class Anthropic:
             options=_describe_options(request, body),
             media=media.changes,
         )
-        dialect = LONG_TTL if self.caches_longer else None
-        return HttpRequest("/v1/messages", headers, body, fitting, _ENCODER, dialect)
+        return HttpRequest("/v1/messages", headers, body, fitting, _ENCODER, self._name_dialect(dialect))
 
-    def get_media_forms(self, model: str) -> MediaForms:  # noqa: ARG002 - all models take the same forms
+    def _name_dialect(self, dialect: MessagesDialect) -> str | None:
+        """Name what a body depends on, beside the request; None: Anthropic's own dialect, and its shorter cache."""
+        names = (dialect.name if dialect.name != "anthropic" else "", LONG_TTL if self.caches_longer else "")
+        return " ".join(filter(None, names)) or None
+
+    def get_media_forms(self, model: str) -> MediaForms:
         """Return what requests may have of images and files."""
-        return ANTHROPIC.media
+        return self.choose_dialect(model).media
 
     def make_decoder(self, request: ModelRequest) -> AnthropicDecoder:
         """Make a decoder for the reply to a request."""
         open_uses = find_open_uses(request.messages, self.name)
-        return AnthropicDecoder(self.name, fit_tools(request.tools, ANTHROPIC.tools), open_uses)
+        dialect = self.choose_dialect(request.model)
+        tools = fit_tools(request.tools, dialect.tools)
+        return AnthropicDecoder(self.name, tools, open_uses, signs_thinking=dialect.is_claude)
 
     def read_error(self, answer: ErrorAnswer) -> ProviderError:
         """Classify an error response by the tables in `errors`."""
         return classify_response(answer)
 
 
+def make_encoder(name: str, url: str, dialect: str | None) -> Anthropic:
+    """Make a provider that encodes as the one did that named its dialect so."""
+    names = (dialect or "").split()
+    known = next(
+        (MESSAGES_DIALECTS[each] for each in names if each in MESSAGES_DIALECTS), MESSAGES_DIALECTS["anthropic"]
+    )
+    return Anthropic(name, url, caches_longer=LONG_TTL in names, dialect=known)
+
+
+def _choose_generation(model: str, dialect: MessagesDialect) -> Generation:
+    if dialect.is_claude:
+        generation = find_generation(model)
+        # Vertex AI behind a gateway knows the oldest versions alone.
+        is_newer = generation.tools == "newest" and dialect.name == "gateway"
+        return replace(generation, tools="basic") if is_newer else generation
+    return make_foreign_generation(off=dialect.thinking_off, forces_tools=dialect.forces_tools)
+
+
 def _encode_options(
-    request: ModelRequest, generation: Generation, tools: FittedTools, provider: str
+    request: ModelRequest, generation: Generation, tools: FittedTools, provider: str, dialect: MessagesDialect
 ) -> dict[str, Any]:
     options = request.options
     max_tokens = options.max_output_tokens
     assert max_tokens is not None  # ModelRequest guarantees it
-    choice = _encode_tool_choice(options.tool_choice, tools) if tools.by_name else None
+    choice = _encode_tool_choice(options.tool_choice, tools, dialect) if tools.by_name else None
+    alone = dialect.is_claude and options.parallel_tool_calls is False and bool(tools.by_name)
+    if alone and (choice or {}).get("type") != "none":
+        choice = {"type": "auto", **(choice or {}), "disable_parallel_tool_use": True}
     is_forced = bool(request.tools) and options.tool_choice not in (None, "auto", "none")
     thinking = generation.choose_thinking(options.reasoning_effort, max_tokens, forced=is_forced)
-    if thinking and "budget_tokens" in thinking and lacks_thinking_in_round(request.messages, provider):
+    lacks_thinking = thinking and "budget_tokens" in thinking and not dialect.fills_thinking
+    if lacks_thinking and lacks_thinking_in_round(request.messages, provider):
         thinking = None
+    if thinking is None and is_forced and not dialect.is_claude and dialect.thinking_off == "disabled":
+        # These models think where a request does not say that they should not, and then none can be forced.
+        thinking = {"type": "disabled"}
     output_config: dict[str, Any] = {}
     if effort := generation.choose_effort(options.reasoning_effort):
         output_config["effort"] = effort
-    if schema := make_answer_schema(request.output_schema):
+    if dialect.takes_format and (schema := make_answer_schema(request.output_schema)):
         output_config["format"] = {"type": "json_schema", "schema": schema}
     options_by_name = {
         "max_tokens": max_tokens,
         # The API refuses a sequence of white space alone.
         "stop_sequences": list(filter(str.strip, options.stop or ())) or None,
-        **(_encode_sampling(request, thinks=thinking is not None) if generation.sampling else {}),
-        "service_tier": options.service_tier if options.service_tier in _SERVICE_TIERS else None,
+        **(_encode_sampling(request, dialect, thinks=_thinks(thinking)) if generation.sampling else {}),
+        "service_tier": options.service_tier
+        if dialect.is_claude and options.service_tier in _SERVICE_TIERS
+        else None,
         "thinking": thinking,
         "output_config": output_config or None,
         "tool_choice": choice if generation.forces_tools or not is_forced else None,
@@ -215,11 +285,16 @@ def _encode_options(
     return {name: value for name, value in options_by_name.items() if value is not None}
 
 
-def _encode_sampling(request: ModelRequest, *, thinks: bool) -> dict[str, Any]:
+def _thinks(thinking: Mapping[str, Any] | None) -> bool:
+    return thinking is not None and (thinking["type"] != "disabled")
+
+
+def _encode_sampling(request: ModelRequest, dialect: MessagesDialect, *, thinks: bool) -> dict[str, Any]:
     """Encode the temperature or `top_p`: models refuse both together, and most of it beside thinking."""
     temperature, top_p = request.options.temperature, request.options.top_p
     if temperature is not None and not thinks:
-        return {"temperature": min(temperature, ANTHROPIC.temperatures[1])}
+        least, most = dialect.temperatures
+        return {"temperature": min(max(temperature, least), most)}
     if top_p is not None and (not thinks or top_p >= _LEAST_TOP_P_WITH_THINKING):
         return {"top_p": top_p}
     return {}
@@ -261,9 +336,10 @@ def _encode_system(messages: Iterable[Message]) -> list[dict[str, Any]]:
     return [make_text(text) for text in texts if text.strip()]
 
 
-def _describe_schema(schema: dict[str, Any] | None) -> list[dict[str, Any]]:
+def _describe_schema(schema: dict[str, Any] | None, dialect: MessagesDialect) -> list[dict[str, Any]]:
     """Describe, for the model, a schema that the API does not accept in any form."""
-    return [] if schema is None or make_answer_schema(schema) else [make_text(describe_schema(schema))]
+    is_sent = schema is None or (dialect.takes_format and make_answer_schema(schema))
+    return [] if schema is None or is_sent else [make_text(describe_schema(schema))]
 
 
 def _is_blank_system(message: Message) -> bool:
@@ -274,9 +350,11 @@ def _encode_tool(spec: ToolSpec) -> dict[str, Any]:
     return {"name": spec["name"], "description": spec["description"], "input_schema": spec["parameters"]}
 
 
-def _encode_tool_choice(choice: str | None, tools: FittedTools) -> dict[str, Any] | None:
-    kinds = {"auto": "auto", "none": "none", "required": "any"}
+def _encode_tool_choice(choice: str | None, tools: FittedTools, dialect: MessagesDialect) -> dict[str, Any] | None:
+    # `auto` is the default, and some servers know no choice at all.
+    auto = "auto" if dialect.is_claude else None
+    kinds = {"auto": auto, "none": "none" if dialect.forbids_tools else None, "required": "any"}
     if choice in kinds:
-        return {"type": kinds[choice]}
-    tool = tools.by_name.get(choice or "")
+        return {"type": kind} if (kind := kinds[choice]) else None
+    tool = tools.by_name.get(choice or "") if dialect.names_forced_tool else None
     return {"type": "tool", "name": tool.spec["name"]} if tool else None

@@ -9,7 +9,7 @@ come back unchanged and in their positions. The container in which code ran is n
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from clew_activities.providers.anthropic.messages import CONTAINER
@@ -26,11 +26,13 @@ from clew_activities.providers.reply import (
     measure,
     parse_event,
     read_count,
+    read_index,
     read_string,
 )
 from clew_activities.providers.sanitize import BoundedText, Budget, clean, clean_value, parse_object
 from clew_workflows.contract.messages import ProviderData
 from clew_workflows.contract.outcomes import Usage
+from clew_workflows.protocol import ModelReply
 
 # A full context window leaves a reply unfinished, as the limit of tokens does.
 _STOP_REASONS: Mapping[str, StopReason] = {
@@ -41,6 +43,15 @@ _STOP_REASONS: Mapping[str, StopReason] = {
     "stop_sequence": "stop",
     "tool_use": "tool_calls",
 }
+
+_KINDS: Mapping[str, tuple[str, ...]] = {
+    "text_delta": ("text",),
+    "citations_delta": ("text",),
+    "thinking_delta": ("thinking",),
+    "signature_delta": ("thinking", "redacted_thinking"),
+    "input_json_delta": ("tool_use", SERVER_USE),
+}
+"""The types of the blocks that a delta may belong to."""
 
 _TEXT_FIELDS = {"text": "text", "thinking": "thinking", SERVER_USE: "partial_json"}
 """The field of a delta that holds a block's text, by the type of the block."""
@@ -63,7 +74,10 @@ class _Block:
         citations: The citations of a text, as they came.
         offset: The characters of the reply's text before this one.
         call: The tool call that it is.
-        is_closed: Whether it is complete.
+        start_input: Whether the call has the arguments of its beginning.
+        has_stopped: Whether the server has said that it is complete.
+        is_closed: Whether it has been read as a complete block.
+        is_late: Whether it took arguments after the next block had begun.
         is_cut: Whether something of it is left out, since it was too large.
     """
 
@@ -77,7 +91,15 @@ class _Block:
         self.citations: list[Any] = []
         self.offset = offset
         self.call: Call | None = None
+        self.start_input = False
+        self.has_stopped = False
         self.is_closed = False
+        self.is_late = False
+
+    def takes(self, kinds: Collection[str]) -> bool:
+        """Whether a delta for blocks of these types may belong to it."""
+        is_full = self.call is not None and self.call.has_all_arguments and not self.start_input
+        return self.kind in kinds and not self.has_stopped and not is_full
 
     @property
     def needs_seal(self) -> bool:
@@ -88,15 +110,15 @@ class _Block:
         """Whether only the provider can have written it."""
         return self.needs_seal or self.kind == SERVER_USE or self.kind in RESULTS or bool(self.citations)
 
-    @property
-    def is_damaged(self) -> bool:
+    def is_damaged(self, *, signs_thinking: bool) -> bool:
         """Whether the provider would refuse it."""
         if self.is_cut or self.text.overflowed or self.seal.overflowed:
             return True
         if not isinstance(self.start.get("id" if self.kind == SERVER_USE else "tool_use_id", ""), str):
             return True
         # The API refuses a thinking block without its signature, and the other blocks without that block.
-        return (self.needs_seal and not self.seal.so_far) or (self.kind == SERVER_USE and self.read_input() is None)
+        needs_seal = self.needs_seal and (signs_thinking or self.kind == "redacted_thinking")
+        return (needs_seal and not self.seal.so_far) or (self.kind == SERVER_USE and self.read_input() is None)
 
     def cite(self, citations: list[Any]) -> None:
         """Take citations, if the budget has as much left."""
@@ -144,7 +166,8 @@ class _Block:
 class AnthropicDecoder(DraftDecoder):
     """Folds the events of a message, or one complete `message`.
 
-    `open_uses`: the calls of a server's tools whose results come with this reply, by their ids.
+    `open_uses`: the calls of a server's tools whose results come with this reply, by their ids. `signs_thinking`: the
+    server takes no thinking back without its signature.
     """
 
     def __init__(
@@ -152,11 +175,15 @@ class AnthropicDecoder(DraftDecoder):
         provider: str,
         tools: FittedTools | None = None,
         open_uses: Mapping[str, Mapping[str, Any]] | None = None,
+        *,
+        signs_thinking: bool = True,
     ) -> None:
         super().__init__(tools)
+        self._signs_thinking = signs_thinking
         self._provider = provider
         self._budget = Budget(PROVIDER_DATA_LIMIT)
-        self._blocks: dict[int, _Block] = {}
+        self._blocks: list[_Block] = []
+        self._by_index: dict[int, _Block] = {}
         self._too_many_blocks = False
         self._usage: dict[str, int] = {}
         self._server_calls = ServerCalls(dict(open_uses or {}))
@@ -175,15 +202,15 @@ class AnthropicDecoder(DraftDecoder):
         kind = payload.get("type")
         if kind == "error" or event == "error" or payload.get("error"):
             raise classify_event(payload)
-        index = payload.get("index")
+        index = read_index(payload.get("index"))
         if kind == "message_start":
             self._count(get_member(payload.get("message"), "usage"))
-        elif kind == "content_block_start" and isinstance(index, int):
+        elif kind == "content_block_start":
             self._open(index, payload.get("content_block"))
-        elif kind == "content_block_delta" and isinstance(index, int):
-            self._extend(self._blocks.get(index), payload.get("delta"))
-        elif kind == "content_block_stop" and isinstance(index, int):
-            self._close(self._blocks.get(index))
+        elif kind == "content_block_delta":
+            self._extend(self._find(index, payload.get("delta")), payload.get("delta"))
+        elif kind == "content_block_stop":
+            self._end(self._newest if index is None else self._by_index.get(index))
         elif kind == "message_delta":
             self._count(payload.get("usage"))
             self._stop(payload.get("delta"))
@@ -200,27 +227,64 @@ class AnthropicDecoder(DraftDecoder):
         self._stop(message)
         self.ended = True
 
-    def _open(self, index: int, start: object) -> None:
+    def _find(self, index: int | None, delta: object) -> _Block | None:
+        """Find the block of a delta; None: there is none.
+
+        It is the one that has the index. Servers also leave indices out, or count another way: then it is the newest
+        block of the delta's kind. A text needs no beginning.
+        """
+        kinds = _KINDS.get(read_string(get_member(delta, "type")), ())
+        indexed = None if index is None else self._by_index.get(index)
+        if indexed is not None and indexed.takes(kinds):
+            indexed.is_late = indexed.is_late or (indexed is not self._newest and indexed.call is not None)
+            return indexed
+        # A call that has an index of its own is another one.
+        is_unknown = index is not None and indexed is None and "tool_use" in kinds
+        if self._newest is not None and self._newest.takes(kinds) and not is_unknown:
+            return self._newest
+        if kinds and kinds[0] in ("text", "thinking") and read_string(get_member(delta, kinds[0])):
+            return self._open(index, {"type": kinds[0]})
+        if read_string(get_member(delta, "partial_json")).strip():
+            self.break_reply("the server did not say which call some arguments belong to")
+        return None
+
+    def _end(self, block: _Block | None) -> None:
+        if block is not None:
+            block.has_stopped = True
+        self._close(block)
+
+    def _open(self, index: int | None, start: object) -> _Block:
         # Some servers do not say that a block has ended.
         self._close(self._newest)
         if len(self._blocks) == MAX_BLOCKS:
             # Blocks arrive one after another, so the earlier ones are complete and already in the draft.
             self._blocks.clear()
+            self._by_index.clear()
             self._too_many_blocks = True
         fields = start if isinstance(start, dict) else {}
         block = _Block(read_string(fields.get("type")), fields, self._budget, self._characters)
-        self._blocks[index] = self._newest = block
+        self._newest = block
+        self._blocks.append(block)
+        if index is not None:
+            self._by_index[index] = block
         if block.kind == "tool_use":
             block.call = self.open_call(fields.get("id"), fields.get("name"))
+            block.start_input = bool(fields.get("input"))
             self.add_arguments(block.call, fields.get("input"))
         self._extend(block, start)
+        return block
 
     def _extend(self, block: _Block | None, delta: object) -> None:
         """Append a delta, or a block's initial content, to the block: both use the same field names."""
         if block is None:
             return
         if block.call is not None:
-            self.add_arguments(block.call, get_member(delta, "partial_json"))
+            piece = read_string(get_member(delta, "partial_json"))
+            if piece.strip() and block.start_input:
+                # They stand in the beginning already, of servers that repeat them.
+                block.start_input = False
+                block.call.restart()
+            self.add_arguments(block.call, piece)
             return
         piece = read_string(get_member(delta, _TEXT_FIELDS.get(block.kind, "")))
         block.text.add(piece)
@@ -288,6 +352,25 @@ class AnthropicDecoder(DraftDecoder):
             long_written_input_tokens=self._usage["long"] or None,
         )
 
+    def finish(self) -> ModelReply:
+        """Return the reply; raises as `Decoder.finish` does."""
+        calls = [block for block in self._blocks if block.call is not None]
+        late = next((place for place, block in enumerate(calls) if block.is_late), None)
+        if late is not None and any(not block.call.raw.so_far.strip() for block in calls[late + 1 :] if block.call):
+            self.break_reply("the server did not say which call some arguments belong to")
+        self._drop_repeated_calls()
+        return super().finish()
+
+    def _drop_repeated_calls(self) -> None:
+        """Drop the calls that a server has sent twice, with one id: once without arguments, or the same again."""
+        kept: dict[tuple[str, str], list[Call]] = {}
+        for call in sorted(self.calls, key=lambda call: not call.raw.so_far.strip()):
+            others = kept.setdefault((call.id, call.name), [])
+            arguments = call.raw.so_far.strip()
+            if not (call.id and others and (not arguments or any(other.repeats(arguments) for other in others))):
+                others.append(call)
+        self.calls = [call for call in self.calls if any(call is one for one in kept[call.id, call.name])]
+
     def make_provider_data(self) -> ProviderData | None:
         """Make what the API wants back: the ids of the calls, and the blocks; None: there are none."""
         blocks, calls = self._list_own_blocks(), [{"id": limit_id(call.id)} for call in self.calls]
@@ -300,12 +383,12 @@ class AnthropicDecoder(DraftDecoder):
         """List the blocks that go back; none if one of them is incomplete, or they are too large."""
         if self._too_many_blocks:
             return []
-        blocks = list(self._blocks.values())
+        blocks = self._blocks
         # A paused reply goes back as it came.
         is_last = [block.is_own or self.stop_reason == "paused" for block in blocks]
         last = max((index for index, holds in enumerate(is_last) if holds), default=-1)
         retained = [block for block in blocks[: last + 1] if block.is_own or block.kind == "text"]
-        if not retained or any(block.is_damaged for block in retained):
+        if not retained or any(block.is_damaged(signs_thinking=self._signs_thinking) for block in retained):
             return []
         try:
             encoded = [block.encode() for block in retained]

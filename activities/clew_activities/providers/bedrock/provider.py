@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -57,6 +56,7 @@ from clew_activities.providers.options import (
 )
 from clew_workflows.contract.content import Content, Part, describe_part, find_sort, get_text
 from clew_workflows.contract.messages import Message, ToolSpec
+from clew_workflows.contract.names import rewrite_name
 from clew_workflows.contract.payloads import Fitting
 
 _REGION = "CLEW_BEDROCK_REGION"
@@ -136,7 +136,7 @@ class Bedrock:
         specs, declared = _choose_tools(request, tools, family)
         turns = _encode_messages(media.messages, target)
         encoded_turns: list[Block] = [{"role": turn.role, "content": turn.blocks} for turn in turns.turns]
-        _distinguish_documents(encoded_turns)
+        distinguish_documents(encoded_turns)
         system = _encode_system(request)
         schema = make_answer_schema(request.output_schema) if family.answers else None
         encoded = [_encode_tool(spec, family) for spec in specs]
@@ -339,20 +339,29 @@ def _encode_part(part: Part, target: _Target) -> Block:
     if find_sort(part) == "image":
         return {"image": {"format": get_media_type(part).partition("/")[2], "source": source}}
     # Names with other characters are refused.
-    name = re.sub(r"[^A-Za-z0-9()\[\]-]+", " ", name_file(part, "").removesuffix(".pdf")).strip()[:200].strip()
+    name = (
+        re.sub(r"[^A-Za-z0-9()\[\]-]+", " ", name_file(part, "").removesuffix(".pdf"))
+        .strip()[:_DOCUMENT_CHARACTERS]
+        .strip()
+    )
     return {"document": {"format": "pdf", "name": name or "document", "source": source}}
 
 
-def _distinguish_documents(turns: Iterable[Block]) -> None:
-    """Number the documents that have the name of an earlier one: Converse refuses a name that stands there twice."""
-    names: Counter[str] = Counter()
+_DOCUMENT_NAME = re.compile(r"[A-Za-z0-9()\[\]-]+(?: [A-Za-z0-9()\[\]-]+)*")
+_DOCUMENT_CHARACTERS = 200
+
+
+def distinguish_documents(turns: Iterable[Block]) -> None:
+    """Rename the documents that have the name of an earlier one: Converse refuses a name that stands there twice."""
+    taken: set[str] = set()
     for turn in turns:
         for block in turn["content"]:
             for one in (block, *block.get("toolResult", {}).get("content", ())):
                 if document := one.get("document"):
-                    names[document["name"]] += 1
-                    if (number := names[document["name"]]) > 1:
-                        document["name"] = f"{document['name'][:190]} ({number})"
+                    document["name"] = rewrite_name(
+                        document["name"], _DOCUMENT_NAME, _DOCUMENT_CHARACTERS, taken, mark="-"
+                    )
+                    taken.add(document["name"])
 
 
 def _is_signed(block: Block) -> bool:

@@ -30,6 +30,7 @@ from clew_activities.providers.reply import (
     limit_id,
     parse_event,
     read_count,
+    read_index,
     read_string,
 )
 from clew_activities.providers.sanitize import BoundedText, Budget, parse_json
@@ -64,6 +65,12 @@ class _Block:
         # Texts of base64, one a line.
         self.redacted = BoundedText(budget)
         self.call: Call | None = None
+        self.has_stopped = False
+
+    def takes(self, kind: str) -> bool:
+        """Whether a delta of a kind may belong to it."""
+        is_full = self.call is not None and self.call.has_all_arguments
+        return self.kind in ("", kind) and not self.has_stopped and not is_full
 
     @property
     def overflowed(self) -> bool:
@@ -98,8 +105,11 @@ class BedrockDecoder(DraftDecoder):
         self._provider = provider
         self._model = model
         self._budget = Budget(PROVIDER_DATA_LIMIT)
-        self._blocks: dict[int, _Block] = {}
+        self._blocks: list[_Block] = []
+        self._by_index: dict[int, _Block] = {}
+        self._newest: _Block | None = None
         self._too_many_blocks = False
+        self._was_guarded = False
         self._malformed: str | None = None
 
     def feed(self, event: str, data: str) -> None:
@@ -112,11 +122,15 @@ class BedrockDecoder(DraftDecoder):
         payload = parse_event(data)
         if event == EXCEPTION:
             raise classify_event(payload)
-        index = payload.get("contentBlockIndex")
-        if event == "contentBlockStart" and isinstance(index, int):
+        index = read_index(payload.get("contentBlockIndex"))
+        if event == "contentBlockStart":
             self._open(index, payload.get("start"))
-        elif event == "contentBlockDelta" and isinstance(index, int):
-            self._extend(index, payload.get("delta"))
+        elif event == "contentBlockDelta":
+            self._extend(self._find(index, payload.get("delta")), payload.get("delta"))
+        elif event == "contentBlockStop":
+            block = self._newest if index is None else self._by_index.get(index)
+            if block is not None:
+                block.has_stopped = True
         elif event == "messageStop":
             self._stop(payload)
         elif event == "metadata":
@@ -130,30 +144,54 @@ class BedrockDecoder(DraftDecoder):
         """Take a complete reply. Its reasoning and its arguments have other forms than in a stream."""
         content = get_member(get_member(reply.get("output"), "message"), "content")
         for index, block in enumerate(content if isinstance(content, list) else ()):
-            self._open(index, block)
+            opened = self._open(index, block)
             reasoning = get_member(block, "reasoningContent")
             text = get_member(reasoning, "reasoningText")
-            self._extend(index, {**block, "reasoningContent": text or reasoning} if reasoning else block)
+            self._extend(opened, {**block, "reasoningContent": text or reasoning} if reasoning else block)
         self._stop(reply)
         self._count(reply.get("usage"))
         self.ended = True
 
-    def _open(self, index: int, start: object) -> _Block:
+    def _find(self, index: int | None, delta: object) -> _Block | None:
+        """Find the block of a delta: the one with its index, or else the newest of its kind; None: there is none.
+
+        Blocks of text and of reasoning begin with their first delta.
+        """
+        kind = next((name for name in ("toolUse", "reasoningContent") if get_member(delta, name)), "text")
+        indexed = None if index is None else self._by_index.get(index)
+        if indexed is not None and indexed.takes(kind):
+            return indexed
+        is_unknown = indexed is None and index is not None
+        if self._newest is not None and not is_unknown and self._newest.takes(kind):
+            return self._newest
+        if kind != "toolUse":
+            return self._open(index, None)
+        if get_member(get_member(delta, "toolUse"), "input"):
+            self.break_reply("the server did not say which call some arguments belong to")
+        return None
+
+    def _open(self, index: int | None, start: object) -> _Block:
         if len(self._blocks) == MAX_BLOCKS:
             # Blocks arrive one after another, so the earlier ones are complete and already in the draft.
             self._blocks.clear()
+            self._by_index.clear()
             self._too_many_blocks = True
-        block = self._blocks[index] = _Block(self._budget)
+        block = self._newest = _Block(self._budget)
+        self._blocks.append(block)
+        if index is not None:
+            self._by_index[index] = block
         call = get_member(start, "toolUse")
+        if isinstance(call, dict):
+            block.kind = "toolUse"
         # The calls of tools that Bedrock runs itself are not the session's.
         if isinstance(call, dict) and call.get("type") != "server_tool_use":
-            block.kind = "toolUse"
             block.call = self.open_call(call.get("toolUseId"), call.get("name"))
         return block
 
-    def _extend(self, index: int, delta: object) -> None:
-        """Append a delta to its block. Blocks of text and of reasoning begin with their first delta."""
-        block = self._blocks.get(index) or self._open(index, None)
+    def _extend(self, block: _Block | None, delta: object) -> None:
+        """Append a delta to its block."""
+        if block is None:
+            return
         if block.call is not None:
             self.add_arguments(block.call, get_member(get_member(delta, "toolUse"), "input"))
         elif text := read_string(get_member(delta, "text")):
@@ -180,6 +218,7 @@ class BedrockDecoder(DraftDecoder):
             # The text is what a guardrail says in the model's place.
             said = self.text.strip()
             self.refusal = f"{_REFUSALS[reason]}: {said}" if said else _REFUSALS[reason]
+            self._was_guarded = reason == "guardrail_intervened"
         if reason in _MALFORMED:
             self._malformed = reason
         self.stop_reason = _STOP_REASONS.get(reason, "stop")
@@ -199,6 +238,8 @@ class BedrockDecoder(DraftDecoder):
         """Return the reply; raises as `Decoder.finish` does."""
         if self._malformed:
             raise TruncatedStream(f"the model wrote what Amazon Bedrock cannot read ({self._malformed})")
+        # Of a prompt that a guardrail refuses, the model has written nothing.
+        self.refuses_prompt = self._was_guarded and self.ended and not self.usage.output_tokens
         return super().finish()
 
     def make_provider_data(self) -> ProviderData | None:
@@ -213,7 +254,7 @@ class BedrockDecoder(DraftDecoder):
         """List the blocks that go back; none if one of them is incomplete, or they are too large."""
         if self._too_many_blocks:
             return []
-        blocks = [block for _, block in sorted(self._blocks.items())]
+        blocks = self._blocks
         last = max((place for place, block in enumerate(blocks) if block.kind == "reasoningContent"), default=-1)
         retained = [block for block in blocks[: last + 1] if block.kind in ("text", "reasoningContent")]
         if not retained or any(block.overflowed for block in retained):

@@ -20,6 +20,7 @@ from clew_activities.providers.reply import (
     MAX_SOURCES,
     PROVIDER_DATA_LIMIT,
     SAMPLE_RATE,
+    Call,
     DraftDecoder,
     StopReason,
     get_member,
@@ -29,7 +30,7 @@ from clew_activities.providers.reply import (
     read_count,
     read_string,
 )
-from clew_activities.providers.sanitize import clean, clean_value, parse_json
+from clew_activities.providers.sanitize import MAX_DEPTH, clean, clean_value, parse_json
 from clew_workflows.contract.messages import ProviderData, Source
 from clew_workflows.contract.outcomes import Usage
 from clew_workflows.protocol import ModelReply
@@ -75,6 +76,62 @@ MAX_BLOCKS = 4096
 _REFUSAL_LIMIT = 4000
 
 
+class PartialArguments:
+    """Arguments that arrive in pieces, each with its place as a JSON path: `$.filter.names[0]`.
+
+    Attributes:
+        value: The arguments so far.
+    """
+
+    def __init__(self) -> None:
+        self.value: dict[str, Any] = {}
+        self._growing = ""
+
+    def add(self, piece: Mapping[str, Any]) -> bool:
+        """Take a piece of the arguments. Returns whether it has a place."""
+        path = read_string(piece.get("jsonPath"))
+        steps = _read_path(path)
+        found = next((name for name in _VALUES if name in piece), None)
+        if not steps or not isinstance(steps[0], str):
+            return False
+        value = None if found in (None, "nullValue") else piece[found]
+        holder: Any = self.value
+        for step, after in zip(steps, [*steps[1:], None], strict=True):
+            if not _has_place(holder, step):
+                return False
+            if isinstance(step, int) and step == len(holder):
+                holder.append(None)
+            if after is None:
+                known = holder[step] if isinstance(step, int) or step in holder else None
+                is_more = path == self._growing and isinstance(known, str) and isinstance(value, str)
+                holder[step] = f"{known}{value}" if is_more else value
+            else:
+                if (isinstance(step, str) and step not in holder) or holder[step] is None:
+                    holder[step] = [] if isinstance(after, int) else {}
+                holder = holder[step]
+        self._growing = path if piece.get("willContinue") else ""
+        return True
+
+
+def _has_place(holder: Any, step: int | str) -> bool:
+    """Whether a value has a place for a step of a path. A list grows by one."""
+    return isinstance(holder, list) and step <= len(holder) if isinstance(step, int) else isinstance(holder, dict)
+
+
+_VALUES = ("stringValue", "numberValue", "boolValue", "nullValue")
+_STEP = re.compile(r"""\.([^.\[\]]+)|\[(\d{1,4})\]|\[\'([^\']*)\'\]|\["([^"]*)"\]""")
+
+
+def _read_path(path: str) -> list[str | int]:
+    """Read the steps of a JSON path; none: it is not of the form that the API documents."""
+    steps: list[str | int] = []
+    place = 1 if path.startswith("$") else len(path) + 1
+    while place < len(path) and (match := _STEP.match(path, place)):
+        steps.append(int(match[2]) if match[2] else match[1] or match[3] or match[4] or "")
+        place = match.end()
+    return steps if place == len(path) and len(steps) <= MAX_DEPTH else []
+
+
 class GoogleDecoder(DraftDecoder):
     """Folds `GenerateContentResponse` objects, or a list of them."""
 
@@ -90,6 +147,8 @@ class GoogleDecoder(DraftDecoder):
         self._fetched: dict[str, str] = {}
         self._code: str | None = None
         self._is_complete = False
+        self._growing: tuple[Call, PartialArguments] | None = None
+        self._calls_by_id: dict[tuple[str, str], Call] = {}
 
     def feed(self, event: str, data: str) -> None:
         """Fold one event.
@@ -115,6 +174,7 @@ class GoogleDecoder(DraftDecoder):
         if reason := read_string(get_member(feedback, "blockReason")):
             message = read_string(get_member(feedback, "blockReasonMessage"))
             self._refuse(f"the prompt was blocked: {reason}", message)
+            self.refuses_prompt = True
         candidates = chunk.get("candidates")
         for candidate in candidates if isinstance(candidates, list) else ():
             # Requests ask for one candidate; ignore further ones.
@@ -176,13 +236,49 @@ class GoogleDecoder(DraftDecoder):
             self._add_block({"inlineData": {}, _SIGNATURE: signature})
 
     def _add_call(self, function: Mapping[str, Any], signature: str) -> None:
-        call = self.open_call(function.get("id"), function.get("name"))
+        """Take a call. Vertex AI may send its arguments in pieces; some gateways send a call twice."""
+        call_id, name = read_string(function.get("id")), read_string(function.get("name"))
+        if self._growing is not None and (not name or "partialArgs" in function) and not function.get("args"):
+            self._grow(function, signature)
+            return
+        if (known := self._calls_by_id.get((call_id, name))) and call_id:
+            arguments = json.dumps(function.get("args") or {})
+            if known.repeats(arguments) or arguments == "{}":
+                return
+            if not known.raw.so_far:
+                # The first time it came without its arguments.
+                self.add_arguments(known, function.get("args"))
+                return
+        call = self.open_call(call_id, name)
         if call is None:
             return
-        self.add_arguments(call, function.get("args"))
+        self._calls_by_id[call_id, name] = call
         if signature:
             call.own[_SIGNATURE] = signature
         self._add_block({"functionCall": {}})
+        if function.get("willContinue") or "partialArgs" in function:
+            call.has_ended = False
+            self._growing = (call, PartialArguments())
+            self._grow(function, "")
+        else:
+            self.add_arguments(call, function.get("args"))
+
+    def _grow(self, function: Mapping[str, Any], signature: str) -> None:
+        """Take pieces of the arguments of the call that is arriving."""
+        if self._growing is None:
+            return
+        call, arguments = self._growing
+        if signature:
+            call.own[_SIGNATURE] = signature
+        for piece in _list_objects(function.get("partialArgs")):
+            self._left -= measure(piece)
+            if self._left < 0 or not arguments.add(piece):
+                self.break_reply("the server sent a piece of arguments that has no place")
+                return
+        if not function.get("willContinue"):
+            call.has_ended = True
+            self.add_arguments(call, arguments.value)
+            self._growing = None
 
     def _note_tool(self, part: Mapping[str, Any]) -> None:
         """Note what the API's own tools have done."""

@@ -35,6 +35,7 @@ from clew_activities.providers.media import (
 )
 from clew_activities.providers.openai.chat_stream import REASONING_FIELDS, OpenAIDecoder, join_texts
 from clew_activities.providers.openai.families import specialize
+from clew_activities.providers.openai.models import limits_calls
 from clew_activities.providers.openai.schema import is_strict
 from clew_activities.providers.openai.server import Server
 from clew_activities.providers.options import choose_effort, describe_provider_tools, merge_provider_options
@@ -74,6 +75,8 @@ class OpenAI(Server):
         if dialect.asks_usage:
             body["stream_options"] = {"include_usage": True}
         body |= _choose_tools(request, fitted, tools, dialect)
+        if dialect.parallel_choice and limits_calls(request.options, request.model) and "tools" in body:
+            body["parallel_tool_calls"] = False
         body |= _encode_options(request.options, dialect, tools)
         if response_format is not None:
             body["response_format"] = response_format
@@ -162,7 +165,8 @@ def _encode_part(part: Part, blobs: Mapping[str, bytes]) -> dict[str, Any]:
         return {"type": "text", "text": part["text"]}
     match find_sort(part):
         case "image":
-            return {"type": "image_url", "image_url": {"url": get_url(part) or make_data_url(part, blobs)}}
+            detail = {"detail": part["detail"]} if part["type"] == "image" and "detail" in part else {}
+            return {"type": "image_url", "image_url": {"url": get_url(part) or make_data_url(part, blobs)} | detail}
         case "audio":
             kind = "wav" if get_media_type(part) == WAV else "mp3"
             return {"type": "input_audio", "input_audio": {"data": encode_base64(part, blobs), "format": kind}}

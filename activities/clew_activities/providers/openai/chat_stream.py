@@ -6,6 +6,7 @@ with reasoning, signatures. What of it goes back is the dialect's matter.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -28,6 +29,7 @@ from clew_activities.providers.reply import (
     measure,
     parse_event,
     read_count,
+    read_index,
     read_string,
 )
 from clew_activities.providers.sanitize import clean_value, parse_json
@@ -75,6 +77,7 @@ class OpenAIDecoder(DraftDecoder):
         self._refusal = ""
         self._has_deltas = False
         self._has_older_call = False
+        self._has_guessed_call = False
         self._own = OwnData()
         self._tags = TaggedText()
         self._pages = Pages()
@@ -108,7 +111,7 @@ class OpenAIDecoder(DraftDecoder):
             if choice.get("error"):
                 raise classify_event(choice)
             # Requests ask for one choice; ignore further ones.
-            if not (index := choice.get("index")) or _read_index(index) in (0, None):
+            if not (index := choice.get("index")) or read_index(index) in (0, None):
                 if has_others(choice, _CHOICE_MEMBERS):
                     self._read_usage(choice)
                 self._add_delta(self._find_delta(choice))
@@ -141,6 +144,10 @@ class OpenAIDecoder(DraftDecoder):
             self.add_thinking(split[0])
             self.replace_text(split[1])
         self._pages.finish(self, has_positions=not (self._tags.opening or split))
+        if (self._has_guessed_call or any(not call.name for call in self.calls)) and any(
+            not call.raw.so_far.strip() for call in self.calls
+        ):
+            self.break_reply("the server did not say which call some arguments belong to")
         if self._tools.by_name and not self.calls and self.stop_reason != "length" and ends_in_call(self.text):
             raise TruncatedStream(
                 "the server left the call of a tool in the text of the reply: it needs a parser of this model's calls"
@@ -235,14 +242,19 @@ class OpenAIDecoder(DraftDecoder):
         """
         if not isinstance(delta, dict):
             return
-        index = _read_index(delta.get("index"))
+        index = read_index(delta.get("index"))
         function = delta.get("function")
         call_id, name = read_string(delta.get("id")), limit_name(_clean_name(get_member(function, "name")))
-        arguments = get_member(function, "arguments")
+        arguments = _write_arguments(get_member(function, "arguments"))
         key = call_id if index is None else index
         own = {member: value for member, value in delta.items() if member not in _OWN_MEMBERS and value}
         call = self._calls_by_key.get(key, self._newest if index is None else None)
+        if not (call_id or name) and arguments.strip() and self._is_newests(call, arguments):
+            call = self._newest
         if call is None and not (call_id or name or arguments or own):
+            return
+        if call is not None and call_id and call_id == call.id and call.has_all_arguments and call.repeats(arguments):
+            # Some servers send the whole call once more.
             return
         if call is not None and call.extends(arguments):
             # Some servers repeat all arguments so far in each delta.
@@ -252,8 +264,9 @@ class OpenAIDecoder(DraftDecoder):
             return
         if call is not None and _replaces_empty(call, call_id, name, arguments):
             call.restart()
+        name = self._join_name(call, call_id, name)
         if call is None or _starts_another_call(call, call_id, name, arguments, numbered=index is not None):
-            call = self.open_call(call_id, name or (call.name if call else ""))
+            call = self._open_another(call, call_id, name)
         elif name and not call.name:
             call.rename(name)
         elif index is not None and call.has_all_arguments and call.repeats(arguments):
@@ -267,6 +280,32 @@ class OpenAIDecoder(DraftDecoder):
         call.id = call.id or call_id
         call.own |= own
         self.add_arguments(call, arguments)
+
+    def _join_name(self, call: Call | None, call_id: str, name: str) -> str:
+        """Join the pieces of a call's name, if they are a tool's name together alone."""
+        if call is None or not name or call.raw.so_far or call_id not in ("", call.id):
+            return name
+        names, joined = self._own_names, call.name + name
+        if joined in names and call.name not in names and name not in names:
+            call.rename(joined)
+            return joined
+        return name
+
+    def _open_another(self, before: Call | None, call_id: str, name: str) -> Call | None:
+        """Begin a call. One without a name or an id is taken for one of the tool before it."""
+        if before is not None:
+            self._has_guessed_call = self._has_guessed_call or not (call_id or name)
+            name = name or before.name
+        return self.open_call(call_id, name)
+
+    def _is_newests(self, call: Call | None, arguments: str) -> bool:
+        """Whether arguments go on with the newest call, although their index is that of another one, or of none."""
+        newest = self._newest
+        if newest is None or newest is call or newest.has_all_arguments:
+            return False
+        return call is None or (
+            call.has_all_arguments and (not newest.raw.so_far.strip() or not _begins_object(arguments))
+        )
 
     def _set_stop_reason(self, reason: object) -> None:
         if not isinstance(reason, str) or not reason:
@@ -306,13 +345,6 @@ def _find_error(chunk: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return chunk if has_message and "code" in chunk and "choices" not in chunk else None
 
 
-def _read_index(index: object) -> int | None:
-    """Read the number of a call, which some servers write as a text; None: it has none."""
-    if isinstance(index, str) and index.strip().isdecimal():
-        return int(index.strip()[:9])
-    return index if isinstance(index, int) and not isinstance(index, bool) else None
-
-
 _NAME_AROUND = re.compile(r"^\s*functions\.|<\|.*|:\d+\s*$", re.DOTALL)
 
 
@@ -324,9 +356,9 @@ def _clean_name(name: object) -> str:
     return _NAME_AROUND.sub("", read_string(name)).strip()
 
 
-def _starts_another_call(call: Call, call_id: str, name: str, arguments: object, *, numbered: bool) -> bool:
+def _starts_another_call(call: Call, call_id: str, name: str, arguments: str, *, numbered: bool) -> bool:
     """Whether a delta starts another call than the one that its number, its id or its position names."""
-    if isinstance(arguments, str) and not arguments.strip():
+    if not arguments.strip():
         arguments = ""
     if arguments and call.has_all_arguments and (name or _begins_object(arguments)):
         return not numbered or bool(name) or not call.repeats(arguments)
@@ -338,14 +370,24 @@ def _starts_another_call(call: Call, call_id: str, name: str, arguments: object,
     return bool(name) or not (numbered or arguments)
 
 
-def _replaces_empty(call: Call, call_id: str, name: str, arguments: object) -> bool:
+def _replaces_empty(call: Call, call_id: str, name: str, arguments: str) -> bool:
     """Whether a delta has the arguments of a call that began with an empty object, as Anthropic's calls do."""
     is_same = not name and call_id in ("", call.id)
     return is_same and bool(arguments) and _begins_object(arguments) and call.is_empty
 
 
-def _begins_object(arguments: object) -> bool:
-    return not isinstance(arguments, str) or arguments.lstrip().startswith("{")
+def _begins_object(arguments: str) -> bool:
+    return arguments.lstrip().startswith("{")
+
+
+def _write_arguments(arguments: object) -> str:
+    """Write arguments as text: some servers send the object itself."""
+    if isinstance(arguments, str) or not arguments:
+        return arguments if isinstance(arguments, str) else ""
+    try:
+        return json.dumps(arguments)
+    except RecursionError:
+        return "[nested too deeply]"
 
 
 def join_texts(parts: object) -> str:

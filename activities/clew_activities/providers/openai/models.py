@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from clew_activities.providers.options import EFFORTS
+from clew_workflows.contract import ModelOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,3 +87,11 @@ def find_model(model: str) -> OpenAIModel:
     """Find what a model takes by its name, without what stands before a slash."""
     bare = model.lower().rpartition("/")[2]
     return next((known for pattern, known in _MODELS if pattern.match(bare)), _UNKNOWN)
+
+
+_O_SERIES = re.compile(r"o\d")
+
+
+def limits_calls(options: ModelOptions, model: str) -> bool:
+    """Whether a request says that a reply has one tool call. The models of the o-series refuse the field."""
+    return options.parallel_tool_calls is False and not _O_SERIES.match(model.rpartition("/")[2])

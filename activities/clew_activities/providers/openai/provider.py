@@ -4,6 +4,9 @@
 `CLEW_PROVIDER_<NAME>_BASE_URL` adds a compatible server under the name in lower case; `CLEW_PROVIDER_<NAME>_API_KEY`
 sets its key, if it needs one, and `CLEW_PROVIDER_<NAME>_DIALECT` its dialect.
 
+A server whose URL ends in `/anthropic` has Anthropic's Messages API, and so has one with the dialect `anthropic`, or
+`anthropic-<server>` for what a certain server takes of it.
+
 The dialect `responses` makes any of them a server of `responses`, which is another API. Without a dialect, `openai`
 is one if its URL is OpenAI's own. `openai-chat` is the same server, always with Chat Completions.
 """
@@ -14,7 +17,8 @@ import re
 from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit
 
-from clew_activities.providers.dialects import RESPONSES, find_dialect
+from clew_activities.providers.anthropic.provider import Anthropic
+from clew_activities.providers.dialects import RESPONSES, find_dialect, find_messages_dialect
 from clew_activities.providers.loading import read_key, read_url
 from clew_activities.providers.openai.chat import OpenAI
 from clew_activities.providers.openai.responses import Responses
@@ -23,7 +27,7 @@ _OFFICIAL_URL = "https://api.openai.com/v1"
 _VARIABLE = re.compile(r"CLEW_PROVIDER_([A-Z0-9_]+)_(BASE_URL|API_KEY|DIALECT)")
 
 
-def make_providers(environ: Mapping[str, str]) -> Iterable[OpenAI | Responses]:
+def make_providers(environ: Mapping[str, str]) -> Iterable[OpenAI | Responses | Anthropic]:
     """Make `openai` and `openai-chat`, if they are configured, and one for each server that a variable names.
 
     Raises:
@@ -48,25 +52,27 @@ def make_providers(environ: Mapping[str, str]) -> Iterable[OpenAI | Responses]:
                 raise ValueError(
                     f"{variable}_BASE_URL: {name} is configured with {prefix}_BASE_URL and {prefix}_API_KEY"
                 )
-            if name == "openai" and (key or environ.get("OPENAI_BASE_URL", "").strip()):
+            if any(environ.get(f"{prefix}_{each}", "").strip() for each in ("API_KEY", "BASE_URL")):
                 continue
-            raise ValueError(
-                f"{variable}_DIALECT has no effect: "
-                + (
-                    f"set {prefix}_API_KEY or {prefix}_BASE_URL too"
-                    if name == "openai"
-                    else "its API has one dialect"
-                )
-            )
+            raise ValueError(f"{variable}_DIALECT has no effect: set {prefix}_API_KEY or {prefix}_BASE_URL too")
         if url is None:
             other = "API_KEY" if read_key(environ, f"{variable}_API_KEY") else "DIALECT"
             raise ValueError(f"{variable}_{other} is set and {variable}_BASE_URL is not: set the URL too")
         yield _make_server(name, url, read_key(environ, f"{variable}_API_KEY"), environ)
 
 
-def _make_server(name: str, url: str, key: str | None, environ: Mapping[str, str]) -> OpenAI | Responses:
+def _make_server(name: str, url: str, key: str | None, environ: Mapping[str, str]) -> OpenAI | Responses | Anthropic:
     variable = f"CLEW_PROVIDER_{name.upper()}_DIALECT"
     configured = _read_dialect(environ, variable)
+    if (configured or "").startswith("anthropic") or (
+        configured is None and urlsplit(url).path.rstrip("/").endswith("/anthropic")
+    ):
+        try:
+            # Of `anthropic` alone the server's host or name says more.
+            given = None if configured == "anthropic" else configured
+            return Anthropic(name, url, key, dialect=find_messages_dialect(name, url, given) if given else None)
+        except ValueError as error:
+            raise ValueError(f"{variable}: {error}") from None
     if configured == RESPONSES.name or (name == "openai" and configured is None and _is_official(url)):
         return Responses(name, url, api_key=key)
     try:

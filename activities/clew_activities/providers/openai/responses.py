@@ -17,7 +17,7 @@ from clew_activities.providers.fit_messages import choose_call_ids, fit_messages
 from clew_activities.providers.fit_tools import FittedTools, fit_tools
 from clew_activities.providers.interface import HttpRequest, ModelRequest
 from clew_activities.providers.media import MediaForms, fit_media, get_url, make_data_url, name_file
-from clew_activities.providers.openai.models import OpenAIModel, find_model
+from clew_activities.providers.openai.models import OpenAIModel, find_model, limits_calls
 from clew_activities.providers.openai.responses_stream import SEPARATOR, ResponsesDecoder
 from clew_activities.providers.openai.schema import is_strict
 from clew_activities.providers.openai.server import Server
@@ -85,6 +85,8 @@ class Responses(Server):
         if included:
             body["include"] = included
         body |= _encode_tools(request, tools, offered)
+        if limits_calls(request.options, request.model) and "tools" in body:
+            body["parallel_tool_calls"] = False
         body |= _encode_options(request, family)
         body = merge_provider_options(body, request, self.name, _OWNED)
         fitting = Fitting(
@@ -144,7 +146,8 @@ def _encode_part(part: Part, blobs: Mapping[str, bytes]) -> dict[str, Any]:
     if part["type"] == "text":
         return {"type": "input_text", "text": part["text"]}
     if find_sort(part) == "image":
-        return {"type": "input_image", "image_url": get_url(part) or make_data_url(part, blobs), "detail": "auto"}
+        detail = part.get("detail", "auto") if part["type"] == "image" else "auto"
+        return {"type": "input_image", "image_url": get_url(part) or make_data_url(part, blobs), "detail": detail}
     return {"type": "input_file", "filename": name_file(part, ".pdf"), "file_data": make_data_url(part, blobs)}
 
 

@@ -7,7 +7,9 @@ The file has the usual form: `{"mcpServers": {name: {"command", "args", "env", "
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from clew_workflows.contract.invalid import Form, describe_problems
 from clew_workflows.contract.names import is_server_name
 
 VARIABLE = "CLEW_MCP"
@@ -26,7 +29,11 @@ class McpUnusable(ValueError):
 
 
 class McpUnavailable(Exception):
-    """A server cannot be used at present."""
+    """A server cannot be used at present. The message is the operator's: it may have a command or a URL."""
+
+
+class McpRefused(McpUnavailable):
+    """The server has refused the request. The message is its answer, which a model reads."""
 
 
 class _Settings(BaseModel):
@@ -63,7 +70,7 @@ class HttpSettings(_Settings):
         timeout_seconds: The time for one call of a tool.
     """
 
-    url: Annotated[str, Field(pattern=r"^https?://", repr=False)]
+    url: Annotated[str, Form(r"^https?://.*$", "a URL begins with http:// or https://"), Field(repr=False)]
     headers: dict[str, str] = Field(default_factory=dict, repr=False)
 
 
@@ -114,6 +121,24 @@ def read_mcp_settings(environ: Mapping[str, str]) -> McpSettings:
     return McpSettings(by_name, tuple(secrets))
 
 
+def find_missing_program(settings: ServerSettings) -> str | None:
+    """Find what a server's process needs and this machine does not have: its program, or its folder.
+
+    Returns why the process cannot be started; None: it can be tried.
+    """
+    if not isinstance(settings, ProcessSettings):
+        return None
+    if settings.cwd is not None and not os.path.isdir(settings.cwd):
+        return f"there is no folder {settings.cwd!r}"
+    command = settings.command
+    if os.path.dirname(command):
+        # It is started in its folder.
+        command = os.path.join(settings.cwd or "", command)
+    if shutil.which(command, path=settings.env.get("PATH")) is None:
+        return f"there is no program {settings.command!r}"
+    return None
+
+
 def _read_server(fields: Any) -> ServerSettings:
     if not isinstance(fields, dict) or ("command" in fields) == ("url" in fields):
         raise ValueError("it must have either 'command' or 'url'")
@@ -123,10 +148,7 @@ def _read_server(fields: Any) -> ServerSettings:
     try:
         return settings_type.model_validate(fields)
     except ValidationError as error:
-        problems = error.errors(include_url=False, include_context=False, include_input=False)
-        raise ValueError(
-            "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in problems)
-        ) from None
+        raise ValueError(describe_problems(error, settings_type)) from None
 
 
 def _substitute_variables(value: Any, environ: Mapping[str, str], secrets: dict[str, None]) -> Any:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
@@ -17,10 +17,11 @@ from pydantic_core import from_json, to_json
 
 from clew.content import clean_name
 from clew.tools.definition import ToolDefinition, make_spec
-from clew_activities.inspection import find_type
+from clew_activities.file_types import find_encoding, find_type
 from clew_activities.providers import Redaction
 from clew_activities.received_media import NewMedia, Unusable, decode_base64
-from clew_activities.tools.mcp.settings import McpSettings, McpUnavailable
+from clew_activities.tools.mcp.input_schemas import simplify_schema
+from clew_activities.tools.mcp.settings import McpSettings, McpUnavailable, find_missing_program
 from clew_activities.tools.result_parts import Piece
 from clew_workflows.contract.content import is_text_type
 from clew_workflows.contract.messages import compute_digest
@@ -28,14 +29,14 @@ from clew_workflows.contract.names import ALL_TOOLS, find_server, make_tool_name
 from clew_workflows.session.tool_rounds import make_validator
 
 if TYPE_CHECKING:
-    import mcp_types
-
-    from clew_activities.tools.mcp.connection import McpServer
+    from clew_activities.tools.mcp.connection import Listing, McpServer
 
 log = logging.getLogger("clew.worker")
 
 LOOK_SECONDS = 5.0
 """Seconds that a model call waits for a server to list its tools. After them the list known before stands."""
+MAX_WARNINGS = 20
+"""Most lines in the log about one list of a server."""
 _REMEDY = "the server is one of the file that CLEW_MCP names, and the tool one of the server's"
 _VERSION_CHARACTERS = 16
 
@@ -64,8 +65,11 @@ class McpTools:
         self._settings = settings or McpSettings()
         self._redaction = redaction or Redaction()
         self._servers: dict[str, McpServer] = {}
-        self._known: dict[str, tuple[tuple[mcp_types.Tool, ...], Catalog]] = {}
+        self._known: dict[str, tuple[Listing, Catalog]] = {}
         self._looking: dict[str, asyncio.Task[Catalog]] = {}
+        for name, server in self._settings.servers.items():
+            if (problem := find_missing_program(server)) is not None:
+                log.warning("MCP server %r cannot be started: %s", name, self._redaction.redact_text(problem))
 
     async def select(self, configured: str) -> tuple[McpTool, ...]:
         """Find the tools that a name `mcp:<server>/<tool>` or `mcp:<server>/*` means; raises as `select_all` does."""
@@ -152,8 +156,10 @@ class McpTools:
                 return self._redaction.redact_text(piece)
             case NewMedia(data=data, name=name):
                 name = name if name is None else self._redaction.redact_text(name)
-                with suppress(UnicodeDecodeError):
-                    data = self._redaction.redact_text(data.decode()).encode()
+                if encoding := find_encoding(data):
+                    text = data.decode(encoding)
+                    if (redacted := self._redaction.redact_text(text)) != text:
+                        data = redacted.encode(encoding, "replace")
                 return replace(piece, data=data, name=clean_name(name) if name else None)
             case Unusable(reason=reason):
                 return replace(piece, reason=self._redaction.redact_text(reason))
@@ -183,12 +189,19 @@ class McpTools:
         known = self._known.get(server)
         # Making a catalog takes time for each schema.
         if known is None or (known[0] is not listed and known[0] != listed):
-            fields = [entry.model_dump(mode="json", by_alias=True, exclude_none=True) for entry in listed]
-            catalog = make_catalog(server, fields, self._settings.servers[server].timeout_seconds)
-            for name, problem in catalog.problems.items():
-                log.warning("tool %r of MCP server %r is left out: %s", name, server, problem)
+            timeout_seconds = self._settings.servers[server].timeout_seconds
+            catalog = make_catalog(server, listed.tools.values(), timeout_seconds, listed.problems)
+            left_out = [f"tool {name!r} is left out: {problem}" for name, problem in catalog.problems.items()]
+            self._warn(server, (*left_out, *listed.ignored))
             known = self._known[server] = (listed, catalog)
         return known[1]
+
+    def _warn(self, server: str, texts: Sequence[str]) -> None:
+        """Log what of a server's list is left out."""
+        for text in texts[:MAX_WARNINGS]:
+            log.warning("MCP server %r: %s", server, self._redaction.redact_text(text))
+        if len(texts) > MAX_WARNINGS:
+            log.warning("MCP server %r: %d further tools or fields are left out", server, len(texts) - MAX_WARNINGS)
 
     def _get_server(self, name: str) -> McpServer:
         if name not in self._servers:
@@ -199,7 +212,8 @@ class McpTools:
         return self._servers[name]
 
     def _name(self, server: str, error: McpUnavailable) -> McpUnavailable:
-        return McpUnavailable(self._redaction.redact_text(f"the MCP server {server!r} cannot be used: {error}"))
+        named = f"the MCP server {server!r} cannot be used: {error}"
+        return type(error)(self._redaction.redact_text(named))
 
 
 def _pick(configured: str, catalog: Catalog, tool: str) -> tuple[McpTool, ...]:
@@ -227,7 +241,11 @@ class McpTool(ToolDefinition):
         self.server = server
         self.tool: str = listed["name"]
         super().__init__(
-            make_spec(make_tool_name(server, self.tool), listed.get("description") or "", listed["inputSchema"]),
+            make_spec(
+                make_tool_name(server, self.tool),
+                listed.get("description") or "",
+                simplify_schema(listed["inputSchema"]),
+            ),
             timeout_seconds=timeout_seconds,
             idempotent=bool(hints.get("readOnlyHint") or hints.get("idempotentHint")),
         )
@@ -256,10 +274,15 @@ class Catalog:
         return next((tool for tool in self.tools.values() if tool.name == tool_name), None)
 
 
-def make_catalog(server: str, listed: Iterable[Mapping[str, Any]], timeout_seconds: float) -> Catalog:
-    """Make the catalog of a server from its list of tools, each as JSON."""
+def make_catalog(
+    server: str,
+    listed: Iterable[Mapping[str, Any]],
+    timeout_seconds: float,
+    unusable: Mapping[str, str] = MappingProxyType({}),
+) -> Catalog:
+    """Make the catalog of a server from its list of tools, each as JSON, and the problems of others."""
     tools: dict[str, McpTool] = {}
-    problems: dict[str, str] = {}
+    problems = dict(unusable)
     digests: dict[str, str] = {}
     for entry in listed:
         name = entry["name"]
@@ -313,7 +336,7 @@ def _has_media(part: Mapping[str, Any]) -> bool:
 def _read_media(part: Mapping[str, Any]) -> Piece:
     if part["type"] == "resource":
         resource = part["resource"]
-        name = clean_name(unquote(urlsplit(str(resource.get("uri") or "")).path))
+        name = _find_name(str(resource.get("uri") or ""))
         piece = decode_base64("file", resource.get("blob"), _read_text_type(resource), name)
         if isinstance(piece, NewMedia):
             inspected = find_type(piece.data)
@@ -325,6 +348,15 @@ def _read_media(part: Mapping[str, Any]) -> Piece:
             )
         return piece
     return decode_base64("image" if part["type"] == "image" else "audio", part.get("data"))
+
+
+def _find_name(uri: str) -> str | None:
+    """Find the name of a file in its URI; a server may write a URI that is none."""
+    try:
+        path = urlsplit(uri).path
+    except ValueError:
+        path = uri
+    return clean_name(unquote(path))
 
 
 def _read_text_type(part: Mapping[str, Any]) -> str | None:

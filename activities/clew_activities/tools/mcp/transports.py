@@ -19,8 +19,9 @@ import httpx2
 from mcp.client.stdio import get_default_environment
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCNotification, JSONRPCRequest, jsonrpc_message_adapter
+from mcp_types import ErrorData, JSONRPCError, JSONRPCNotification, JSONRPCRequest
 
+from clew_activities.tools.mcp.answers import read_message
 from clew_activities.tools.mcp.settings import HttpSettings, ProcessSettings
 
 MAX_MESSAGE_BYTES = 8 * 1024 * 1024
@@ -31,6 +32,8 @@ MAX_MESSAGES_PER_SECOND = 2000
 """Most notifications and requests of a server in a second."""
 GRACE_SECONDS = 1.0
 """Seconds that a process has to end after its standard input has closed, and again after SIGTERM."""
+SESSION_ENDED = 404
+"""The code of the error that stands for a request which a server refused because its MCP session has ended."""
 _CONNECT_SECONDS = 10.0
 _READ_SECONDS = 300.0
 """Seconds that a stream may be silent, unless a call of a tool may take longer."""
@@ -113,9 +116,8 @@ class ServerProcess:
                     break
                 if not line:
                     break
-                try:
-                    message = jsonrpc_message_adapter.validate_json(line, by_name=False)
-                except ValueError:
+                message = read_message(line)
+                if message is None:
                     garbage += bool(line.strip())
                     if garbage > MAX_GARBAGE_LINES:
                         problem = "it writes other lines than JSON-RPC messages to its standard output"
@@ -233,27 +235,80 @@ async def open_http_streams(settings: HttpSettings) -> AsyncIterator[Streams]:
 
 
 class _BoundedTransport(httpx2.AsyncHTTPTransport):
-    """Ends a JSON response that exceeds the size of a message. Events of a stream are bounded one by one."""
+    """Bounds responses, and makes messages readable that only nearly are JSON-RPC.
+
+    A JSON response has at most the size of a message. Events of a stream are bounded one by one.
+    """
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         response = await super().handle_async_request(request)
-        if "event-stream" not in response.headers.get("content-type", ""):
-            assert isinstance(response.stream, httpx2.AsyncByteStream)
-            response.stream = _BoundedStream(response.stream)
-        return response
+        if request.method != "POST":
+            return response
+        if "event-stream" in response.headers.get("content-type", "").lower():
+            if "content-encoding" not in response.headers:
+                assert isinstance(response.stream, httpx2.AsyncByteStream)
+                response.stream = _ReadableEvents(response.stream)
+            return response
+        body = await _read_body(response)
+        headers = {
+            name: value
+            for name, value in response.headers.items()
+            if name.lower() not in ("content-encoding", "content-length", "transfer-encoding")
+        }
+        if _has_ended_session(request, response.status_code, body):
+            error = ErrorData(code=SESSION_ENDED, message="its session has ended")
+            body = JSONRPCError(jsonrpc="2.0", id=None, error=error).model_dump_json().encode()
+            headers["content-type"] = "application/json"
+        elif body and (message := read_message(body)) is not None:
+            body = message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+            headers["content-type"] = "application/json"
+        return httpx2.Response(response.status_code, headers=headers, content=body, extensions=response.extensions)
 
 
-class _BoundedStream(httpx2.AsyncByteStream):
+async def _read_body(response: httpx2.Response) -> bytes:
+    body = bytearray()
+    try:
+        async for piece in response.aiter_bytes():
+            body += piece
+            if len(body) > MAX_MESSAGE_BYTES:
+                raise httpx2.ReadError(f"the response has over {MAX_MESSAGE_BYTES} bytes")
+    finally:
+        await response.aclose()
+    return bytes(body)
+
+
+def _has_ended_session(request: httpx2.Request, status: int, body: bytes) -> bool:
+    """Whether a server refuses a request, before it runs, because it has no such MCP session (any more).
+
+    The protocol has the status 404 for it. Servers that keep their sessions in memory answer 400 after a restart.
+    """
+    return "mcp-session-id" in request.headers and (status == 404 or (status == 400 and b"session" in body.lower()))
+
+
+class _ReadableEvents(httpx2.AsyncByteStream):
+    """Events whose messages can be read. One that is longer than a message ends the stream."""
+
     def __init__(self, stream: httpx2.AsyncByteStream) -> None:
         self._stream = stream
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        size = 0
+        rest = b""
         async for piece in self._stream:
-            size += len(piece)
-            if size > MAX_MESSAGE_BYTES:
-                raise httpx2.ReadError(f"the response has over {MAX_MESSAGE_BYTES} bytes")
-            yield piece
+            *lines, rest = (rest + piece).split(b"\n")
+            if len(rest) > MAX_MESSAGE_BYTES:
+                raise httpx2.ReadError(f"an event has over {MAX_MESSAGE_BYTES} bytes")
+            for line in lines:
+                yield _read_event_line(line) + b"\n"
+        if rest:
+            yield _read_event_line(rest)
 
     async def aclose(self) -> None:
         await self._stream.aclose()
+
+
+def _read_event_line(line: bytes) -> bytes:
+    """Make the message of a line readable. Other lines, and parts of messages, stay as they are."""
+    field, colon, data = line.partition(b":")
+    if field != b"data" or not colon or (message := read_message(data)) is None:
+        return line
+    return b"data: " + message.model_dump_json(by_alias=True, exclude_unset=True).encode()

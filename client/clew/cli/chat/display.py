@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -425,12 +425,13 @@ class Meter:
     def __init__(self) -> None:
         self.status: SessionStatus | None = None
         self.context_tokens: int | None = None
+        self._call_policy: Mapping[str, Any] | None = None
         self._later_usage: Usage = Usage()
 
     def take_status(self, status: SessionStatus) -> None:
         """Take the session's status, which counts all entries before `status.rev`."""
         if self.status and self.status.active_context_ref != status.active_context_ref:
-            self.context_tokens = None
+            self.context_tokens = self._call_policy = None
         self.status, self._later_usage = status, Usage()
 
     def take_entry(self, entry: Entry) -> None:
@@ -441,7 +442,7 @@ class Meter:
         if not isinstance(message, AssistantMessage) or message.recipe is None:
             return
         if message.recipe.context_ref == self.status.active_context_ref:
-            self.context_tokens = message.recipe.input_tokens
+            self.context_tokens, self._call_policy = message.recipe.input_tokens, message.recipe.context_policy
         if entry.seq >= self.status.rev:
             self._later_usage = self._later_usage.plus(message.recipe.call_usage)
 
@@ -452,10 +453,12 @@ class Meter:
 
     @property
     def budget(self) -> int | None:
-        """The most tokens of a context under the policy in force; None: not known."""
+        """The most tokens of a context: those of the newest call, else of the policy in force; None: not known."""
         policy = self.status.config.get("context_policy") if self.status else None
+        if not policy:
+            return None
         try:
-            return ContextPolicy.model_validate(policy, strict=False).budget if policy else None
+            return ContextPolicy.model_validate({**policy, **(self._call_policy or {})}, strict=False).budget
         except ValueError:  # of a later release
             return None
 

@@ -456,7 +456,8 @@ def _format_waiting(block: WaitingBlock, width: int, watched: str) -> Renderable
 
 def _format_need(block: WaitingBlock, watched: str) -> str:
     """Say what a call waits for, and how it is given where no key does it."""
-    if watched:
+    if watched or (block.needs == "result" and block.session_id):
+        # `/submit` gives results of the chat's own session.
         return describe_need(block.needs, block.session_id or watched, block.tool_call_id)
     return (
         f"waits for its result: /submit {block.tool_call_id} TEXT"

@@ -90,7 +90,7 @@ class Screen:
         self._running: dict[str, RunningTool] = {}
         self._approvals: dict[str, WaitingBlock] = {}
         self._externals: set[str] = set()
-        self._of_subagents: dict[tuple[str, str], WaitingBlock] = {}
+        self._of_subagents: dict[tuple[str, str, str], WaitingBlock] = {}
         self._inputs: dict[str, str] = {}
         self._last_error = ""
 
@@ -112,7 +112,8 @@ class Screen:
     @property
     def waiting_calls(self) -> tuple[WaitingBlock, ...]:
         """The tool calls that wait for a decision, the oldest first."""
-        return (*self._approvals.values(), *self._of_subagents.values())
+        of_subagents = (block for block in self._of_subagents.values() if block.needs == "approval")
+        return (*self._approvals.values(), *of_subagents)
 
     @property
     def external_calls(self) -> list[str]:
@@ -132,13 +133,12 @@ class Screen:
         )
 
     def take_calls_of_subagents(self, calls: Iterable[WaitingCall]) -> list[Block]:
-        """Take the calls that wait for approval in subagents, all of them; return those that are new."""
-        waiting = {
-            (one.session_id, one.call.tool_call_id): WaitingBlock(
-                one.call.tool_call_id, one.call.name, one.call.arguments, "approval", one.session_id
+        """Take the calls that wait in subagents, all of them; return those that are new."""
+        waiting: dict[tuple[str, str, str], WaitingBlock] = {
+            (one.session_id, one.call.tool_call_id, one.needs): WaitingBlock(
+                one.call.tool_call_id, one.call.name, one.call.arguments, one.needs, one.session_id
             )
             for one in calls
-            if one.needs == "approval"
         }
         before, self._of_subagents = self._of_subagents, waiting
         return [block for key, block in waiting.items() if key not in before]
@@ -269,7 +269,8 @@ class Screen:
                 call = self._calls.get(body.tool_call_id)
                 arguments = body.edited_arguments or (call["arguments"] if call else None)
                 name = body.name or (call["name"] if call else body.tool_call_id)
-                yield ToolBlock(name, arguments, _get_texts(body.content), body.is_error or body.in_doubt)
+                told = "\n".join(filter(None, [_get_texts(body.content), body.problem]))
+                yield ToolBlock(name, arguments, told, body.is_error or body.in_doubt)
                 yield from _show_media(body.content)
             case ApprovalPayload():
                 self._approvals.pop(body.tool_call_id, None)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from typing import Any
 
 from pydantic import ValidationError
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
 from clew.serve.openai import inputs, names
-from clew.serve.openai.frames import ECHO, REPEATED, make_echo
-from clew.serve.openai.parts import Parts, read_content
-from clew.serve.openai.refusals import InvalidValue, UnsupportedValue, translate_validation_error
+from clew.serve.openai.frames import BODY, ECHO, KEY, REPEATED, make_echo
+from clew.serve.openai.parts import Parts, read_content, read_image_url
+from clew.serve.openai.refusals import InvalidValue, MissingParameter, UnsupportedValue, translate_validation_error
 
 
 @dataclass(frozen=True)
@@ -24,11 +25,13 @@ class Call:
         id: Its id, as the caller has it.
         name: The function.
         arguments: The arguments.
+        param: Its place in the request.
     """
 
     id: str
     name: str
     arguments: dict[str, Any]
+    param: str = field(default="input", compare=False)
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,7 @@ class Said:
         call_id: The call that a tool's message answers.
         item: The id of its item, which names a session if this service has made it; None: it has none.
         is_reference: The request has the id alone.
+        param: Its place in the request.
     """
 
     role: str
@@ -50,6 +54,7 @@ class Said:
     call_id: str | None = None
     item: str | None = None
     is_reference: bool = False
+    param: str = field(default="input", compare=False)
 
 
 @dataclass(frozen=True)
@@ -77,6 +82,7 @@ class Ask:
         history: The messages before the newest reply, and that reply.
         content: The new message of the user.
         results: The results of functions, behind the newest reply.
+        spoken: All messages in their order, without those of the system.
         decisions: Decisions about calls.
         functions: The caller's functions (`ExternalToolSpec`).
         options: The options of model calls (`ModelOptions`).
@@ -90,6 +96,7 @@ class Ask:
     history: tuple[Said, ...]
     content: Parts
     results: tuple[Said, ...]
+    spoken: tuple[Said, ...]
     decisions: tuple[Decision, ...]
     functions: tuple[dict[str, Any], ...]
     options: dict[str, Any]
@@ -130,11 +137,32 @@ class Ask:
         """Find what names a session: a decision, or the newest item or result; None: there is nothing."""
         if self.decisions:
             return self.decisions[0].request
+        if self.results and not any(
+            names.decode(str(said.call_id), names.CALL, names.FUNCTION_CALL) for said in self.results
+        ):
+            # Calls of another service, whose history the request has.
+            return None
         for said in reversed((*self.history, *self.results)):
             for name in (said.call_id, said.item, *(call.id for call in said.calls)):
                 if name and names.decode(name, *names.THREAD_KINDS):
                     return name
         return None
+
+
+def note_key(ask: Ask, key: str | None, body: inputs.Body) -> Ask:
+    """Note a caller's key for repetitions, and what was sent with it: however it is to be answered."""
+    if key is None:
+        return ask
+    return replace(ask, echo={**ask.echo, KEY: _make_digest(key.encode()), BODY: digest_body(body)})
+
+
+def digest_body(body: inputs.Body) -> str:
+    """Digest what a request asks for, however it is to be answered."""
+    return _make_digest(to_json(body.model_dump(mode="json", exclude={"stream", "stream_options", "background"})))
+
+
+def _make_digest(data: bytes) -> str:
+    return sha256(data).hexdigest()[:16]
 
 
 # The Responses API.
@@ -158,6 +186,7 @@ def read_response(body: inputs.ResponseCreate) -> Ask:
         "reasoning_effort": reasoning.effort,
         "verbosity": text.verbosity,
         "service_tier": _read_tier(body.service_tier),
+        "parallel_tool_calls": False if body.parallel_tool_calls is False else None,
     }
     echo = make_echo(
         background=bool(body.background),
@@ -197,20 +226,46 @@ def read_items(given: str | Sequence[Any]) -> tuple[list[Said], list[Decision]]:
         raise _refuse_items(error, rows) from None
     said: list[Said] = []
     decisions: list[Decision] = []
+    decided = _list_decided(read)
     for number, item in enumerate(read):
+        param = f"input[{number}]"
         match item:
             case inputs.MessageItem():
-                said.append(Said(item.role, read_content(item.content, f"input[{number}].content"), item=item.id))
-            case inputs.FunctionCallItem():
-                said.append(Said("assistant", calls=(_read_call(item, f"input[{number}]"),), item=item.id))
+                is_text = item.role in ("system", "developer")
+                content = read_content(item.content, f"{param}.content", is_text=is_text)
+                said.append(Said(item.role, content, item=item.id, param=param))
+            case inputs.FunctionCallItem() | inputs.CustomCallItem() | inputs.HostCallItem():
+                said.append(Said("assistant", calls=(_read_call(item, param),), item=item.id, param=param))
             case inputs.FunctionOutputItem():
-                output = read_content(item.output, f"input[{number}].output")
-                said.append(Said("tool", output, call_id=item.call_id, item=item.id))
-            case inputs.ApprovalItem():
+                output = read_content(item.output, f"{param}.output")
+                said.append(Said("tool", output, call_id=item.call_id, item=item.id, param=param))
+            case inputs.HostOutputItem():
+                output = _read_host_output(item.output, f"{param}.output")
+                said.append(Said("tool", output, call_id=item.call_id or item.id, item=item.id, param=param))
+            case inputs.ApprovalItem() if item.approval_request_id not in decided:
                 decisions.append(Decision(item.approval_request_id, item.approve, item.reason))
+            case inputs.ServerItem() if names.decode(item.id, *names.THREAD_KINDS) is None:
+                said += _read_server_item(item, param)
+            case inputs.ApprovalItem():
+                pass
             case _:
-                said.append(Said("assistant", item=item.id, is_reference=isinstance(item, inputs.ReferenceItem)))
+                is_reference = isinstance(item, inputs.ReferenceItem)
+                said.append(Said("assistant", item=item.id, is_reference=is_reference, param=param))
     return _join_replies(said), decisions
+
+
+def _list_decided(read: Sequence[Any]) -> set[str]:
+    """List the requests for approval of another service which its history has, and what followed the decision."""
+    news = next((n for n in reversed(range(len(read))) if not isinstance(read[n], inputs.ApprovalItem)), 0)
+    before = {item.approval_request_id for item in read[:news] if isinstance(item, inputs.ApprovalItem)}
+    return {
+        item.id
+        for item in read
+        if isinstance(item, inputs.ServerItem)
+        and item.type == "mcp_approval_request"
+        and item.id in before
+        and names.decode(item.id, names.APPROVAL_REQUEST) is None
+    }
 
 
 def _complete_item(row: Any) -> Any:
@@ -226,8 +281,10 @@ def _refuse_items(error: ValidationError, rows: Sequence[Any]) -> InvalidValue:
         number = int(first["loc"][0])
         kind = str(rows[number].get("type"))[:50]
         return UnsupportedValue(f"items of the type '{kind}' are not served", param=f"input[{number}].type")
-    refusal = translate_validation_error(error)
-    refusal.param = f"input{refusal.param or ''}"
+    refusal = translate_validation_error(error, rows)
+    path, refusal.param = refusal.param or "", f"input{refusal.param or ''}"
+    refusal.message = refusal.message.replace(f"'{path}'", f"'{refusal.param}'", 1)
+    refusal.args = (refusal.message,)
     return refusal
 
 
@@ -246,18 +303,67 @@ def _join_replies(said: Sequence[Said]) -> list[Said]:
     return joined
 
 
-def _read_call(item: inputs.FunctionCallItem, param: str) -> Call:
-    return Call(item.call_id, item.name, _read_arguments(item.arguments, f"{param}.arguments"))
+def _read_call(item: inputs.FunctionCallItem | inputs.CustomCallItem | inputs.HostCallItem, param: str) -> Call:
+    match item:
+        case inputs.FunctionCallItem():
+            return Call(item.call_id, item.name, _read_arguments(item.arguments), param)
+        case inputs.CustomCallItem():
+            return Call(item.call_id, item.name, {"input": item.input}, param)
+    fields = item.model_extra or {}
+    done = {name: fields[name] for name in _HOST_FIELDS if fields.get(name) not in inputs.NEUTRAL}
+    return Call(item.call_id, item.type.removesuffix("_call"), done, param)
 
 
-def _read_arguments(text: str, param: str) -> dict[str, Any]:
+_HOST_FIELDS = ("action", "actions", "operation")
+"""The fields in which calls of tools of the caller's machine have what was to be done."""
+MALFORMED = "malformed_arguments"
+"""The argument that has the text of arguments which are no JSON object, as a model had written them."""
+
+
+def _read_arguments(text: str | None) -> dict[str, Any]:
+    """Read the arguments of an earlier call. A model has written them: what is no JSON object stays a text."""
     try:
         arguments = from_json(text or "{}", allow_inf_nan=False)
     except ValueError:
-        arguments = None
-    if not isinstance(arguments, dict):
-        raise InvalidValue(f"'{param}' is no JSON object", param=param)
-    return arguments
+        return {MALFORMED: text}
+    if arguments is None:
+        return {}
+    return arguments if isinstance(arguments, dict) else {MALFORMED: text}
+
+
+def _read_host_output(output: Any, param: str) -> Parts:
+    """Read the result of a tool of the caller's machine: a text, a screenshot, or what else is JSON."""
+    match output:
+        case None:
+            return []
+        case str():
+            return [output]
+        case {"type": "computer_screenshot", "image_url": str(url)} if url:
+            return [read_image_url(url, f"{param}.image_url")]
+    return [to_json(output).decode()]
+
+
+def _read_server_item(item: inputs.ServerItem, param: str) -> list[Said]:
+    """Read what another service's server has done: a call and its result; nothing where it says neither."""
+    call: dict[str, Any] = {}
+    result: Parts | None = None
+    name = item.name or item.type.removesuffix("_call")
+    match item.type:
+        case "mcp_call":
+            call = _read_arguments(item.arguments)
+            failed = item.error if isinstance(item.error, str) else to_json(item.error).decode()
+            result = [item.output or ""] if item.error is None else [f"error: {failed}"]
+        case "code_interpreter_call" if item.code:
+            call, result = {"code": item.code}, [to_json(item.outputs or []).decode()]
+        case "file_search_call" if item.results:
+            call, result = {"queries": item.queries or []}, [to_json(item.results).decode()]
+        case "image_generation_call" if item.result:
+            call = {"prompt": item.revised_prompt} if item.revised_prompt else {}
+            result = [read_image_url(f"data:image/png;base64,{item.result}", f"{param}.result")]
+    if result is None:
+        return []
+    made = Said("assistant", calls=(Call(item.id, name, call, param),), param=param)
+    return [made, Said("tool", result, call_id=item.id, param=param)]
 
 
 def _read_choice(choice: str | inputs.NamedFunction | None) -> str | None:
@@ -276,12 +382,14 @@ def _read_format(form: Any) -> tuple[dict[str, Any] | None, str | None]:
         case inputs.JsonSchemaFormat():
             return form.schema_, form.name
         case inputs.ChatSchemaFormat():
-            return form.json_schema.schema_, form.json_schema.name
+            # Without a schema any JSON object will do.
+            return form.json_schema.schema_ or {"type": "object"}, form.json_schema.name
     return None, None
 
 
 def _make_function(name: str, description: str | None, parameters: dict[str, Any] | None) -> dict[str, Any]:
-    schema = {"type": "object", "properties": {}} if parameters is None else parameters
+    # An empty schema, and one without a type, describe an object, too.
+    schema = {"type": "object", **(parameters or {"properties": {}})}
     return {"name": name, "description": description or "", "parameters": schema}
 
 
@@ -294,7 +402,9 @@ def read_chat(body: inputs.ChatCreate) -> Ask:
     Raises:
         Problem: A message cannot be used.
     """
-    said = [_read_message(message, f"messages[{number}]") for number, message in enumerate(body.messages)]
+    said: list[Said] = []
+    for number, message in enumerate(body.messages):
+        said.append(_read_message(message, said, f"messages[{number}]"))
     schema, schema_name = _read_format(body.response_format)
     choice = body.tool_choice
     options = {
@@ -305,7 +415,8 @@ def read_chat(body: inputs.ChatCreate) -> Ask:
         "reasoning_effort": body.reasoning_effort,
         "verbosity": body.verbosity,
         "service_tier": _read_tier(body.service_tier),
-        "stop": [body.stop] if isinstance(body.stop, str) else body.stop,
+        "stop": list(filter(None, [body.stop] if isinstance(body.stop, str) else body.stop or ())) or None,
+        "parallel_tool_calls": False if body.parallel_tool_calls is False else None,
         "seed": body.seed,
     }
     echo = make_echo(
@@ -334,15 +445,37 @@ def read_chat(body: inputs.ChatCreate) -> Ask:
     )
 
 
-def _read_message(message: inputs.ChatMessage, param: str) -> Said:
-    calls = tuple(
-        Call(call.id, call.function.name, _read_arguments(call.function.arguments, f"{param}.tool_calls"))
-        for call in message.tool_calls or ()
-    )
-    if message.role == "tool" and message.tool_call_id is None:
-        raise InvalidValue(f"'{param}.tool_call_id' is missing", param=f"{param}.tool_call_id")
-    content = read_content(message.content or [], f"{param}.content")
-    return Said(message.role, content, calls, message.tool_call_id)
+def _read_message(message: inputs.ChatMessage, before: Sequence[Said], param: str) -> Said:
+    listed = enumerate(message.tool_calls or ())
+    calls = tuple(_read_chat_call(call, f"{param}.tool_calls[{number}]") for number, call in listed)
+    if called := message.function_call:
+        # Before calls had ids, the next message of a function was the result.
+        name = f"{param}.function_call"
+        calls = (*calls, Call(name, called.name, _read_arguments(called.arguments), name))
+    call_id, role = message.tool_call_id, message.role
+    if role == "function":
+        role = "tool"
+        call_id = before[-1].calls[-1].id if before and before[-1].calls else None
+    if role == "tool" and call_id is None:
+        raise MissingParameter(f"Missing required parameter: '{param}.tool_call_id'.", param=f"{param}.tool_call_id")
+    content: Parts = read_content(message.content, f"{param}.content", is_text=role in ("system", "developer"))
+    if message.refusal and not _join_text(content):
+        content = [message.refusal]
+    if message.audio and not (content or calls):
+        if not message.audio.transcript:
+            raise UnsupportedValue(
+                f"'{param}.audio' names a recording of another service: send its transcript as the content",
+                param=f"{param}.audio",
+            )
+        content = [message.audio.transcript]
+    return Said(role, content, calls, call_id, param=param)
+
+
+def _read_chat_call(call: inputs.ChatCall, param: str) -> Call:
+    if call.custom is not None and call.type == "custom":
+        return Call(call.id, call.custom.name, {"input": call.custom.input}, param)
+    assert call.function is not None, "a call of the type function has one"
+    return Call(call.id, call.function.name, _read_arguments(call.function.arguments), param)
 
 
 # What both have.
@@ -363,8 +496,12 @@ def _make_ask(
     reserved = next((name for name in metadata or () if name.startswith("clew.")), None)
     if reserved:
         raise InvalidValue("names of metadata that begin with 'clew.' are Clew's own", param="metadata")
-    prompts = [instructions, *(_join_text(one.content) for one in said if one.role in ("system", "developer"))]
+    system = [one for one in said if one.role in ("system", "developer")]
     spoken = [one for one in said if one.role not in ("system", "developer")]
+    if system and not spoken and not decisions:
+        # Nobody else has spoken: a model answers the last of them.
+        spoken = [replace(system.pop(), role="user")]
+    prompts = [instructions, *(_join_text(one.content) for one in system)]
     news = len(spoken)
     while news and spoken[news - 1].role != "assistant":
         news -= 1
@@ -378,6 +515,7 @@ def _make_ask(
         history=tuple(spoken[:news]),
         content=content,
         results=tuple(one for one in spoken[news:] if one.role == "tool"),
+        spoken=tuple(spoken),
         decisions=tuple(decisions),
         functions=functions,
         options={name: value for name, value in options.items() if value is not None},
@@ -398,26 +536,28 @@ def make_snapshot(
         InvalidValue: A result has no call before it, or a call has no result.
     """
     messages: list[dict[str, Any]] = []
-    short: dict[str, str] = {}
-    missing: dict[str, str] = {}
+    count = 0
+    # Ids may be repeated, also within a message: results answer the calls of one id in their order.
+    missing: list[tuple[str, Call]] = []
     for number, said in enumerate(history):
         if said.role != "tool" and missing:
             break
         message: dict[str, Any] = {"role": said.role, "content": simplify(said.content)}
         if said.calls:
-            for call in said.calls:
-                short[call.id] = f"{calls}{len(short)}"
-                missing[call.id] = call.name
+            missing = [(f"{calls}{count + n}", call) for n, call in enumerate(said.calls)]
+            count += len(missing)
             message["tool_calls"] = [
-                {"id": short[call.id], "name": call.name, "arguments": call.arguments} for call in said.calls
+                {"id": name, "name": call.name, "arguments": call.arguments} for name, call in missing
             ]
         if said.role == "tool":
-            if said.call_id not in missing:
+            answered = next((pair for pair in missing if pair[1].id == said.call_id), None)
+            if answered is None:
                 raise InvalidValue(
                     f"the result for the call '{str(said.call_id)[:100]}' does not follow a message with that call",
-                    param="input",
+                    param=said.param,
                 )
-            message |= {"tool_call_id": short[str(said.call_id)], "name": missing.pop(str(said.call_id))}
+            missing.remove(answered)
+            message |= {"tool_call_id": answered[0], "name": answered[1].name}
         elif not said.content and not said.calls:
             # A reasoning, or what a session had done itself: there is no text of it.
             continue
@@ -425,8 +565,42 @@ def make_snapshot(
             message["refs"] = dict(refs[number])
         messages.append(message)
     if missing:
-        raise InvalidValue(f"No tool output found for function call {next(iter(missing))[:100]}.", param="input")
+        call = missing[0][1]
+        raise InvalidValue(f"No tool output found for function call {call.id[:100]}.", param=call.param)
     return messages
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What a new session begins with.
+
+    Attributes:
+        history: The messages before the newest ones of the user.
+        content: The newest message of the user.
+        replies: What was answered to it elsewhere.
+    """
+
+    history: tuple[Said, ...]
+    content: Parts
+    replies: tuple[Said, ...]
+
+
+def split_opening(ask: Ask) -> Opening:
+    """Split the messages of a request for a new session.
+
+    Raises:
+        MissingParameter: There is no message of the user.
+    """
+    spoken = ask.spoken
+    last = next((number for number in reversed(range(len(spoken))) if spoken[number].role == "user"), None)
+    if last is None:
+        param = spoken[0].param.partition("[")[0] if spoken else "input"
+        raise MissingParameter("there is no message of the user to answer", param=param)
+    first = last
+    while first and spoken[first - 1].role == "user":
+        first -= 1
+    content = [part for said in spoken[first : last + 1] for part in said.content]
+    return Opening(spoken[:first], content, spoken[last + 1 :])
 
 
 def simplify(content: Parts) -> str | Parts:

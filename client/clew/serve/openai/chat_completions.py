@@ -18,9 +18,10 @@ from clew.serve.access import Authorized
 from clew.serve.openai import asks, fields, inputs, names, turns
 from clew.serve.openai.chunks import Chunks, check_outcome, make_completion
 from clew.serve.openai.refusals import OpenAIRoute, make_error_body
-from clew.serve.openai.serving import IdempotencyKey, answer_or_leave, read_body, run
+from clew.serve.openai.serving import IdempotencyKey, answer_or_leave, read_ask, read_body, run
 from clew.serve.openai.turns import Place, Turn
 from clew.serve.streams import SentEvent, make_json_event, stream_events
+from clew.serve.tenants import Reader
 from clew_workflows.contract.errors import ClewError
 
 SESSION_HEADER = "X-Clew-Session"
@@ -38,20 +39,24 @@ async def create_completion(
     session_id: Annotated[str | None, Header(alias=SESSION_HEADER)] = None,
 ) -> Response:
     """Create a completion: send the newest message to a session, or the results that it waits for."""
-    ask = asks.read_chat(body)
+    ask = await read_ask(request, asks.read_chat, key, body)
     turn = await turns.begin(caller, ask, _find_place(ask, session_id), key)
     if body.stream:
         options = body.stream_options or inputs.ChatStreamOptions()
         chunks = Chunks(turn.frame, include_usage=bool(options.include_usage))
 
         def encode_error(error: ClewError) -> SentEvent:
-            return SentEvent(json.dumps(make_error_body(error, caller.tenant)))
+            return SentEvent(json.dumps(make_error_body(error, caller.reader)))
 
         response: Response = await stream_events(
-            request, _stream(turn, chunks), encode_error=encode_error, resumes=False, fails_at_drain=True
+            request,
+            _stream(turn, chunks, caller.reader),
+            encode_error=encode_error,
+            resumes=False,
+            fails_at_drain=True,
         )
     else:
-        done = await answer_or_leave(request, run(turn, turn.make_events(may_approve=False)))
+        done = await answer_or_leave(request, run(turn, turn.make_events(caller.reader, may_approve=False)))
         if isinstance(done, Response):
             return done
         check_outcome(done.response)
@@ -67,12 +72,12 @@ def _find_place(ask: asks.Ask, session_id: str | None) -> Place | None:
     for said in ask.results:
         parts = names.decode(str(said.call_id), names.CALL)
         if parts and len(parts) == 2:
-            return Place(parts[0])
+            return Place(parts[0], is_guessed=True)
     return None
 
 
-async def _stream(turn: Turn, chunks: Chunks) -> AsyncGenerator[SentEvent, None]:
-    async with aclosing(turns.follow(turn, turn.make_events(may_approve=False))) as following:
+async def _stream(turn: Turn, chunks: Chunks, reader: Reader) -> AsyncGenerator[SentEvent, None]:
+    async with aclosing(turns.follow(turn, turn.make_events(reader, may_approve=False))) as following:
         async for event in following:
             for chunk in chunks.take(event):
                 yield make_json_event(chunk)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from typing import Any
 
+from clew.serve.openai import events
 from clew.serve.openai.events import Event
 from clew.serve.openai.frames import Frame
 from clew.serve.openai.names import encode
@@ -61,12 +62,18 @@ class Chunks:
                 yield self._make({"role": "assistant", "content": "", "refusal": None})
             case "response.output_text.delta":
                 yield from self._add_text(event["delta"])
-            case "response.output_item.added" if event["item"]["type"] == "message":
+            case "response.refusal.delta":
+                yield self._make({"refusal": event["delta"]})
+            case "response.content_part.added" if event["part"]["type"] == "output_text":
                 if self._messages:
                     yield from self._add_text(BETWEEN_REPLIES)
                 self._messages += 1
             case "response.output_item.done":
                 yield from self._take_item(event["item"])
+            case events.WAITING:
+                # The field is one of Clew's: programs that do not know it read a chunk without text.
+                waiting = {name: value for name, value in event.items() if name not in ("type", "sequence_number")}
+                yield self._make({}) | {"clew_waiting": waiting}
             case "response.failed" | "response.incomplete" | "response.completed":
                 response = event["response"]
                 check_outcome(response)
@@ -120,17 +127,19 @@ def check_outcome(response: Mapping[str, Any]) -> None:
 
 def make_completion(frame: Frame, response: Mapping[str, Any]) -> dict[str, Any]:
     """Make a completion of a response that has ended."""
-    texts, annotations, calls = [], [], []
+    texts, annotations, calls, refusals = [], [], [], []
     for item in response["output"]:
         if item["type"] == "message":
-            texts += [part["text"] for part in item["content"]]
-            annotations += [annotation for part in item["content"] for annotation in part["annotations"]]
+            written = [part for part in item["content"] if part["type"] == "output_text"]
+            texts += [part["text"] for part in written]
+            annotations += [annotation for part in written for annotation in part["annotations"]]
+            refusals += [part["refusal"] for part in item["content"] if part["type"] == "refusal"]
         elif item["type"] == "function_call":
             calls.append(make_call(item))
     message: dict[str, Any] = {
         "role": "assistant",
-        "content": BETWEEN_REPLIES.join(texts) if texts or not calls else None,
-        "refusal": None,
+        "content": BETWEEN_REPLIES.join(texts) if texts or not (calls or refusals) else None,
+        "refusal": BETWEEN_REPLIES.join(refusals) if refusals else None,
         "annotations": [_make_annotation(annotation) for annotation in annotations],
     }
     if calls:
@@ -157,9 +166,11 @@ def _make_annotation(annotation: Mapping[str, Any]) -> dict[str, Any]:
 
 def find_finish_reason(response: Mapping[str, Any]) -> str:
     """Find why a completion has ended."""
+    details = response["incomplete_details"]
+    if details and details["reason"] == "content_filter":
+        return "content_filter"
     if any(item["type"] == "function_call" for item in response["output"]):
         return "tool_calls"
-    details = response["incomplete_details"]
     return "length" if details else "stop"
 
 

@@ -16,11 +16,13 @@ from clew.serve.openai.items import ITEM_REF, REPAIR, ThreadItems, list_snapshot
 from clew.serve.openai.refusals import InvalidValue, NotStored, OpenAIRoute, UnsupportedValue
 from clew.serve.openai.serving import IdempotencyKey, make_page, read_body
 from clew.session import Session
-from clew_workflows.contract.errors import Busy
+from clew_workflows.contract.errors import Busy, RequestReused
 from clew_workflows.contract.payloads import ConfigPayload, MessagePayload, OperationPayload, UserMessage
 
 AGENT = "clew.agent"
 """The metadata of a new conversation that names its agent."""
+REQUEST = "clew.request"
+"""The metadata that keeps what was asked for with a key, to recognize a repetition."""
 
 router = APIRouter(prefix="/v1/conversations", tags=["conversations"], route_class=OpenAIRoute)
 
@@ -37,7 +39,9 @@ async def create_conversation(
     """
     session_id = names.make_session_id(key)
     said = _read_items(body.items or [])
-    metadata = dict(body.metadata or {})
+    metadata, digest = dict(body.metadata or {}), asks.digest_body(body)
+    if key is not None:
+        metadata[REQUEST] = digest
     only = caller.key.agents[0] if caller.key.agents and len(caller.key.agents) == 1 else None
     agent = metadata.get(AGENT) or only
     if agent is not None:
@@ -54,6 +58,8 @@ async def create_conversation(
             metadata=caller.add_tenant(metadata),
             idle_timeout_seconds=turns.IDLE_SECONDS,
         )
+    if key is not None and (await session.status()).metadata.get(REQUEST, digest) != digest:
+        raise RequestReused("the Idempotency-Key was used for another conversation: send a key of its own")
     if said:
         await session.replace_context(asks.make_snapshot(said), op_id="items")
     return JSONResponse(_make_conversation(session_id, body.metadata or {}, time.time()))
@@ -165,7 +171,7 @@ async def _read_conversation(caller: Caller, conversation_id: str) -> dict[str, 
 
 
 def _make_conversation(name: str, metadata: Mapping[str, str], created_at: float) -> dict[str, Any]:
-    own = {key: value for key, value in metadata.items() if key != TENANT}
+    own = {key: value for key, value in metadata.items() if key not in (TENANT, REQUEST)}
     return {"id": name, "object": "conversation", "created_at": int(created_at), "metadata": own}
 
 

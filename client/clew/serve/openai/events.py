@@ -17,19 +17,27 @@ from typing import Any
 
 from clew.serve.openai import items, names
 from clew.serve.openai.frames import Frame, make_error, make_response, read_time
-from clew.serve.problems import hide_tenant
+from clew.serve.tenants import TENANT, Reader
 from clew.session.events import (
     ApprovalRequired,
     EntryCommitted,
     Restarted,
     ResultRequired,
     SessionEvent,
+    SubagentWaiting,
     TextAdded,
     ThinkingAdded,
 )
 from clew_workflows.contract.messages import ToolCall
 from clew_workflows.contract.outcomes import Usage
-from clew_workflows.contract.payloads import ApprovalPayload, AssistantMessage, RunPayload, ToolMessage, UserMessage
+from clew_workflows.contract.payloads import (
+    ApprovalPayload,
+    AssistantMessage,
+    ErrorPayload,
+    RunPayload,
+    ToolMessage,
+    UserMessage,
+)
 from clew_workflows.thread.entries import Entry
 
 PIECE_CHARACTERS = 24
@@ -37,6 +45,9 @@ PIECE_CHARACTERS = 24
 ATTEMPT_NUMBERS = 1_000_000
 """Numbers between the events of two attempts of one reply."""
 _PIECE = re.compile(rf"\s*\S{{1,{PIECE_CHARACTERS}}}")
+
+WAITING = "clew:waiting"
+"""The type of the event that tells of a call for whose decision or result the response does not end."""
 
 Event = dict[str, Any]
 
@@ -125,9 +136,10 @@ class ResponseEvents:
         frame: What the response repeats of its request.
         begun: The reply whose calls the caller has answered to begin this part of a request; None: the response
             begins with its request.
+        functions: The names of the caller's functions that had then.
         may_approve: Whether the caller decides about calls that wait for approval. Otherwise the response waits until
             somebody else has decided.
-        hides: What the session's name has before the caller's one, in messages of errors.
+        reader: The reader of errors.
 
     Attributes:
         frame: What the response repeats of its request.
@@ -136,10 +148,16 @@ class ResponseEvents:
     """
 
     def __init__(
-        self, frame: Frame, begun: AssistantMessage | None = None, *, may_approve: bool = True, hides: str = ""
+        self,
+        frame: Frame,
+        begun: AssistantMessage | None = None,
+        *,
+        reader: Reader = TENANT,
+        functions: Collection[str] = (),
+        may_approve: bool = True,
     ) -> None:
         self.frame = frame
-        self._hides = hides
+        self._reader = reader
         self.is_over = False
         self.response = make_response(frame, "in_progress")
         self._number = 0
@@ -149,7 +167,6 @@ class ResponseEvents:
         self._reply: _Reply | None = None
         self._unjudged: tuple[_Growing, dict[str, Any]] | None = None
         self._calls: dict[str, _OpenCall] = {}
-        functions = frame.function_names
         self._earlier = {call["id"]: call for call in _list_calls(begun) if call["name"] not in functions}
         self._may_approve = may_approve
         self._stop_reason: str | None = None
@@ -177,10 +194,12 @@ class ResponseEvents:
                 yield from self._grow(event)
             case Restarted():
                 self._begin_reply(event.call_id, event.attempt)
-            case ApprovalRequired():
+            case ApprovalRequired() if self._may_approve:
                 yield from self.wait_for(approvals=[event.tool_call_id])
-            case ResultRequired():
+            case ResultRequired() if self._find_function(event.tool_call_id):
                 yield from self.wait_for(results=[event.tool_call_id])
+            case ApprovalRequired() | ResultRequired() | SubagentWaiting():
+                yield self._tell_waiting(event)
             case EntryCommitted(entry=entry):
                 yield from self._take_entry(entry)
 
@@ -190,8 +209,7 @@ class ResponseEvents:
             if opened := self._find_call(call_id):
                 opened.waits = True
         for call_id in results:
-            # Calls of other external tools wait for somebody else.
-            if (known := self._calls.get(call_id)) and known.is_function:
+            if known := self._find_function(call_id):
                 known.waits = True
         if self._calls and all(opened.waits for opened in self._calls.values()):
             yield from self._end_waiting()
@@ -201,6 +219,23 @@ class ResponseEvents:
         if call := self._earlier.pop(call_id, None):
             self._calls[call_id] = _OpenCall(call, is_function=False, is_new=False)
         return self._calls.get(call_id)
+
+    def _find_function(self, call_id: str) -> _OpenCall | None:
+        """Find a call of one of the caller's functions. Calls of other external tools wait for somebody else."""
+        known = self._calls.get(call_id)
+        return known if known and known.is_function else None
+
+    def _tell_waiting(self, event: ApprovalRequired | ResultRequired | SubagentWaiting) -> Event:
+        """Tell of a call that waits for somebody else. The event has no number of its own: each reading has it."""
+        shown = self._reader.show_event(event)
+        if isinstance(shown, SubagentWaiting):
+            session_id, needs = shown.session_id, shown.needs
+        else:
+            session_id = self.frame.name.session_id
+            needs = "approval" if isinstance(event, ApprovalRequired) else "result"
+        call = {"session_id": session_id, "needs": needs, "tool_call_id": event.tool_call_id}
+        asked = {"name": event.name, "arguments": event.arguments}
+        return {"type": WAITING, "sequence_number": self.last_number, **call, **asked}
 
     # Replies.
 
@@ -312,8 +347,8 @@ class ResponseEvents:
     # Entries.
 
     def _take_entry(self, entry: Entry) -> Iterator[Event]:
-        match entry.body if entry.kind in ("ai_message", "approval", "run") else None:
-            case AssistantMessage() as reply:
+        match entry.body if entry.kind in ("ai_message", "approval", "error", "run") else None:
+            case AssistantMessage() as reply if not items.is_given(entry):
                 yield from self._judge(is_void=False)
                 yield from self._take_reply(entry, reply)
             case UserMessage() as sent:
@@ -322,6 +357,8 @@ class ResponseEvents:
                 yield from self._take_result(result)
             case ApprovalPayload() as decision if self._may_approve:
                 yield from self._take_decision(decision)
+            case ErrorPayload(refused_text=str(text)):
+                yield from self._take_refused(entry.refs.get("call_id", ""), text)
             case RunPayload() as outcome if entry.refs.get("request_id") == self.frame.name.request_id:
                 yield from self._judge(is_void=False)
                 yield from self._end(outcome, read_time(entry.at))
@@ -348,10 +385,25 @@ class ResponseEvents:
                 yield from self._add(made)
         self._reply = None
         functions = self.frame.function_names
-        self._calls = {call["id"]: _OpenCall(call, call["name"] in functions) for call in committed.tool_calls or ()}
+        calls = list(committed.tool_calls or ())[: None if self.frame.takes_calls else 1]
+        self._calls = {call["id"]: _OpenCall(call, call["name"] in functions) for call in calls}
         for opened in self._calls.values():
             if opened.is_function:
                 yield from self._add_function_call(opened.call)
+
+    def _take_refused(self, call_id: str, text: str) -> Iterator[Event]:
+        """Take the text so far of a reply that the provider has refused to complete."""
+        known = self._reply if self._reply and self._reply.call_id == call_id else None
+        reply = self._begin_reply(call_id, known.attempt if known else 1)
+        reply.text = text
+        yield from self._close_reasoning(reply)
+        yield from self._send(reply, "text", text, is_complete=True)
+        self._go_on(reply, None)
+        if item := reply.message_item:
+            made = items.make_message(item.name, item.sent, status="incomplete", phase="final_answer")
+            self._unjudged = (item, made | {"content": [items.make_text(item.sent)]})
+            yield from self._judge(is_void=False)
+        self._reply = None
 
     def _finish_message(self, item: _Growing, committed: AssistantMessage) -> Iterator[Event]:
         """End a message; one that must meet a schema ends when the session has judged it."""
@@ -394,7 +446,7 @@ class ResponseEvents:
             made,
             {**made, "arguments": "", "status": "in_progress"},
             ("response.function_call_arguments.delta", {"delta": made["arguments"]}),
-            ("response.function_call_arguments.done", {"arguments": made["arguments"]}),
+            ("response.function_call_arguments.done", {"name": made["name"], "arguments": made["arguments"]}),
         )
 
     def _take_decision(self, decision: ApprovalPayload) -> Iterator[Event]:
@@ -446,13 +498,31 @@ class ResponseEvents:
             case "completed", _ if self._stop_reason == "length":
                 yield from self._finish("incomplete", incomplete="max_output_tokens")
             case "completed", _:
-                yield from self._finish("completed", completed_at=at)
+                yield from self._finish("completed", completed_at=int(at))
             case "cancelled", _:
                 yield from self._finish("cancelled")
+            case _, "content_refused":
+                yield from self._add_refusal(outcome)
+                yield from self._finish("incomplete", incomplete="content_filter")
             case _, reason:
-                error = make_error(outcome.error, reason)
-                message = hide_tenant(error["message"], self._hides)
-                yield from self._finish("failed", error={**error, "message": message})
+                yield from self._finish("failed", error=make_error(self._reader.show_error(outcome.error), reason))
+
+    def _add_refusal(self, outcome: RunPayload) -> Iterator[Event]:
+        """Send why the provider has refused, as a message of its own: the text so far stays as it is."""
+        yield from self._drop_reply()
+        shown = self._reader.show_error(outcome.error)
+        text = shown.message if shown else ""
+        name = names.encode(names.MESSAGE, self.frame.name.session_id, f"refusal-{outcome.iterations}")
+        made = items.make_refusal(name, text)
+        part, place = made["content"][0], {"content_index": 0}
+        yield from self._add(
+            made,
+            {**made, "content": [], "status": "in_progress"},
+            ("response.content_part.added", {**place, "part": {**part, "refusal": ""}}),
+            ("response.refusal.delta", {**place, "delta": text}),
+            ("response.refusal.done", {**place, "refusal": text}),
+            ("response.content_part.done", {**place, "part": part}),
+        )
 
     def _finish(self, status: str, **fields: Any) -> Iterator[Event]:
         yield from self._drop_reply()

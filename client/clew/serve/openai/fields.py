@@ -5,6 +5,7 @@ The tables of `docs/serve-openai.md` are made from these.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
@@ -14,6 +15,7 @@ from clew.serve.openai import inputs
 from clew.serve.openai.refusals import (
     UnsupportedParameter,
     UnsupportedValue,
+    find_deepest,
     translate_validation_error,
 )
 
@@ -29,19 +31,22 @@ RESPONSES: Mapping[str, tuple[Support, str]] = {
     ),
     "input": (
         "differs",
-        "Messages, results of functions, decisions, and items of earlier responses. Other items are refused.",
+        "Messages, calls and results, decisions, and items of earlier responses. Others are refused by their type.",
     ),
     "instructions": (
         "differs",
         "The system prompt of this request alone, in the place of an agent's. A key with `agents` sets none.",
     ),
-    "max_output_tokens": ("served", "For each model call of the response."),
+    "max_output_tokens": (
+        "served",
+        "For each model call of the response. With a key that has `agents`, at most the agent's.",
+    ),
     "metadata": ("served", "Names that begin with `clew.` are refused."),
     "model": (
         "differs",
         "The name of an agent, or `provider:model`. It may be left out where a conversation has one.",
     ),
-    "parallel_tool_calls": ("differs", "`false` is refused."),
+    "parallel_tool_calls": ("served", "With `false` the first call of a reply is carried out."),
     "previous_response_id": ("served", "Of a response that is not the newest of its conversation it makes a fork."),
     "prompt_cache_key": ("differs", "It is repeated. Each session has a key of its own."),
     "reasoning": (
@@ -58,7 +63,7 @@ RESPONSES: Mapping[str, tuple[Support, str]] = {
     "stream_options": ("differs", "`include_obfuscation: true` is refused."),
     "temperature": ("served", ""),
     "text": ("served", "`format` of the types `text`, `json_object` and `json_schema`, and `verbosity`."),
-    "tool_choice": ("differs", "`auto`, `none`, `required` or one function, for all model calls of the request."),
+    "tool_choice": ("differs", "`auto`, `none`, `required` or one function, for all model calls of the response."),
     "tools": ("differs", "Functions. An agent's tools and those of its provider are configured with the agent."),
     "top_p": ("served", ""),
     "truncation": ("differs", "The context policy truncates; `disabled` is refused."),
@@ -77,14 +82,18 @@ RESPONSES: Mapping[str, tuple[Support, str]] = {
 """The fields of `POST /v1/responses`."""
 
 CHAT: Mapping[str, tuple[Support, str]] = {
-    "max_completion_tokens": ("served", "For each model call."),
+    "max_completion_tokens": ("served", "For each model call. With a key that has `agents`, at most the agent's."),
     "max_tokens": ("served", "The same as `max_completion_tokens`."),
-    "messages": ("differs", "Messages of the system become the `instructions` of the request, in their order."),
+    "messages": (
+        "differs",
+        "Messages of the system become the `instructions` of the request, in their order; without another message "
+        "the last one is answered. The `name` of a speaker is not sent.",
+    ),
     "metadata": ("served", "Names that begin with `clew.` are refused."),
     "modalities": ("differs", '`["text"]` alone.'),
     "model": ("differs", "The name of an agent, or `provider:model`."),
     "n": ("differs", "1 alone."),
-    "parallel_tool_calls": ("differs", "`false` is refused."),
+    "parallel_tool_calls": ("served", "With `false` the first call of a reply is carried out."),
     "prompt_cache_key": ("differs", "It is kept with the message. Each session has a key of its own."),
     "reasoning_effort": ("served", ""),
     "response_format": ("served", "`text`, `json_object` and `json_schema`."),
@@ -117,8 +126,19 @@ CHAT: Mapping[str, tuple[Support, str]] = {
 }
 """The fields of `POST /v1/chat/completions`."""
 
-_NEUTRAL: tuple[Any, ...] = (None, False, 0, 0.0, {}, [])
-"""Values of refused fields that say what is the case anyway. Some clients always send them."""
+_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "function_call": ("none", "auto"),
+    # An empty object asks for a search.
+    "web_search_options": (None,),
+    # What a provider does without it.
+    "prompt_cache_retention": ("in_memory", "in-memory"),
+}
+"""The neutral values of refused fields that differ from those of all others."""
+
+
+def _find_neutral(name: str) -> tuple[Any, ...]:
+    own = _NEUTRAL.get(name, ())
+    return own if name == "web_search_options" else (*inputs.NEUTRAL, *own)
 
 
 def read_body(model: type[B], body: Mapping[str, Any], fields: Mapping[str, tuple[Support, str]]) -> B:
@@ -132,16 +152,17 @@ def read_body(model: type[B], body: Mapping[str, Any], fields: Mapping[str, tupl
     """
     for name, value in body.items():
         support, note = fields.get(name, ("served", ""))
-        if support == "refused" and value not in _NEUTRAL:
+        if support == "refused" and value not in _find_neutral(name):
             reason = f": {note[0].lower()}{note[1:]}" if note else "."
             raise UnsupportedParameter(f"Unsupported parameter: '{name}' is not served{reason}", param=name)
     asked = {name: value for name, value in body.items() if fields.get(name, ("served", ""))[0] != "refused"}
     try:
         return model.model_validate(asked)
     except ValidationError as error:
-        first, refusal = error.errors()[0], translate_validation_error(error)
-        name = str(first["loc"][0]) if first["loc"] else ""
+        refusal = translate_validation_error(error, asked)
+        first, name = find_deepest(error, asked), re.split(r"[.\[]", refusal.param or "")[0]
         support, note = fields.get(name, ("served", ""))
-        if support == "differs" and first["type"] in ("literal_error", "union_tag_invalid", "extra_forbidden"):
+        is_chosen = first["type"] in ("literal_error", "union_tag_invalid", "extra_forbidden")
+        if support == "differs" and is_chosen and name not in ("input", "messages"):
             raise UnsupportedValue(f"Unsupported value for '{refusal.param}': {note}", param=refusal.param) from None
         raise refusal from None

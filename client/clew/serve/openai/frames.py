@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -18,13 +18,15 @@ ECHO = "clew.response"
 """The metadata of a message that keeps what a response repeats of its request, and no model reads: JSON."""
 
 # Keys of the echo.
-_BACKGROUND, _PREVIOUS, _FORMAT, _STORE, _SUMMARY, _TIER = (
+_BACKGROUND, PREVIOUS, _FORMAT, _STORE, _SUMMARY, _TIER, KEY, BODY = (
     "background",
     "previous",
     "format",
     "store",
     "summary",
     "tier",
+    "key",
+    "body",
 )
 REPEATED = ("user", "safety_identifier", "prompt_cache_key")
 """Fields of a request that its response repeats, and that have no other effect."""
@@ -53,6 +55,7 @@ class Frame:
         metadata: The caller's metadata.
         functions: The caller's functions: name, description and parameters.
         options: The options of model calls that the request has set (`ModelOptions`).
+        defaults: Those of the session.
         output_schema: The JSON Schema that the answer must meet; None: it is a text.
         echo: The other fields that are repeated.
     """
@@ -64,6 +67,7 @@ class Frame:
     metadata: Mapping[str, str] = field(default_factory=dict)
     functions: Sequence[Mapping[str, Any]] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
     output_schema: Mapping[str, Any] | None = None
     echo: Mapping[str, Any] = field(default_factory=dict)
 
@@ -71,6 +75,11 @@ class Frame:
     def function_names(self) -> frozenset[str]:
         """The names of the caller's functions."""
         return frozenset(function["name"] for function in self.functions)
+
+    @property
+    def takes_calls(self) -> bool:
+        """Whether a reply may have several calls."""
+        return self.options.get("parallel_tool_calls", self.defaults.get("parallel_tool_calls")) is not False
 
     @property
     def is_stored(self) -> bool:
@@ -96,7 +105,7 @@ def make_echo(
     """Make the echo of a request. What has its default is absent."""
     values: dict[str, Any] = {
         _BACKGROUND: True if background else None,
-        _PREVIOUS: previous,
+        PREVIOUS: previous,
         _FORMAT: schema_name,
         _STORE: None if store else False,
         _SUMMARY: summary,
@@ -122,15 +131,40 @@ def read_frame(name: ResponseName, message: Entry | None, config: Entry | None) 
     settings = sent.settings or {}
     metadata = dict(sent.metadata or {})
     echo = _read_echo(metadata.pop(ECHO, None))
+    functions = settings.get("external_tools")
+    if functions is None:
+        functions = (configured.external_tools or ()) if configured else ()
     return Frame(
         name,
         int(read_time(message.at)),
         settings.get("model") or model,
         instructions=(settings.get("context_policy") or {}).get("system_prompt"),
         metadata=metadata,
-        functions=tuple((configured.external_tools or ()) if configured else ()),
+        functions=tuple(functions),
         options=settings.get("model_options") or {},
+        defaults=configured.config.model_options.model_dump(exclude_none=True) if configured else {},
         output_schema=sent.output_schema,
+        echo=echo,
+    )
+
+
+def follow_settings(frame: Frame, settings: Mapping[str, Any], config: Entry | None) -> Frame:
+    """Make the frame of a part that has settings of its own (`RunSettings`), from that of the part before."""
+    configured = config.read(ConfigPayload) if config else None
+    metadata = dict(settings.get("metadata") or {})
+    echo = _read_echo(metadata.pop(ECHO, None))
+    functions = settings.get("external_tools")
+    if functions is None:
+        functions = (configured.external_tools or ()) if configured else ()
+    model = (configured.agent.name if configured.agent else configured.model) if configured else frame.model
+    return replace(
+        frame,
+        model=settings.get("model") or settings.get("agent") or model,
+        instructions=(settings.get("context_policy") or {}).get("system_prompt"),
+        metadata=metadata,
+        functions=tuple(functions),
+        options=settings.get("model_options") or {},
+        output_schema=settings.get("output_schema"),
         echo=echo,
     )
 
@@ -156,7 +190,7 @@ def make_response(
     usage: Usage | None = None,
     error: Mapping[str, str] | None = None,
     incomplete: str | None = None,
-    completed_at: float | None = None,
+    completed_at: int | None = None,
 ) -> dict[str, Any]:
     """Make the object of a response."""
     options, echo = frame.options, frame.echo
@@ -172,19 +206,23 @@ def make_response(
         "incomplete_details": {"reason": incomplete} if incomplete else None,
         "instructions": frame.instructions,
         "max_output_tokens": options.get("max_output_tokens"),
+        "max_tool_calls": None,
+        "frequency_penalty": 0.0,
+        "presence_penalty": 0.0,
+        "top_logprobs": 0,
         "metadata": dict(frame.metadata),
         "model": frame.model,
         "output": [dict(item) for item in output],
-        "parallel_tool_calls": True,
-        "previous_response_id": echo.get(_PREVIOUS),
+        "parallel_tool_calls": frame.takes_calls,
+        "previous_response_id": echo.get(PREVIOUS),
         "reasoning": {"effort": options.get("reasoning_effort"), "summary": echo.get(_SUMMARY)},
         "service_tier": options.get("service_tier") or echo.get(_TIER) or "default",
         "store": frame.is_stored,
-        "temperature": options.get("temperature"),
+        "temperature": options.get("temperature", frame.defaults.get("temperature", 1.0)),
         "text": {"format": _make_format(frame), "verbosity": options.get("verbosity") or "medium"},
         "tool_choice": _make_tool_choice(options.get("tool_choice")),
         "tools": [make_tool(function) for function in frame.functions],
-        "top_p": options.get("top_p"),
+        "top_p": options.get("top_p", frame.defaults.get("top_p", 1.0)),
         "truncation": "auto",
         "usage": make_usage(usage) if usage else None,
         **{name: echo.get(name) for name in REPEATED},
@@ -232,7 +270,8 @@ def _make_format(frame: Frame) -> dict[str, Any]:
     name = frame.echo.get(_FORMAT)
     if name is None:
         return {"type": "json_object"}
-    return {"type": "json_schema", "name": name, "schema": dict(frame.output_schema), "strict": True}
+    schema = dict(frame.output_schema)
+    return {"type": "json_schema", "name": name, "description": None, "schema": schema, "strict": True}
 
 
 def _make_tool_choice(choice: str | None) -> str | dict[str, str]:

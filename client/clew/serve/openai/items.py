@@ -21,6 +21,8 @@ from clew_workflows.thread.entries import Entry
 
 SERVER_LABEL = "clew"
 """The label of the server whose tools are the session's own: the API has them as tools of an MCP server."""
+GIVEN = "caller"
+"""The source of replies and results that came with a message."""
 REPAIR = "repair"
 """The source of the message with which a session has an answer corrected that does not meet its schema."""
 ITEM_REF = "openai_item"
@@ -38,6 +40,12 @@ def make_text(text: str, citations: Sequence[Citation] = ()) -> dict[str, Any]:
     """Make the part with the text of a reply."""
     annotations = list(map(make_annotation, citations))
     return {"type": "output_text", "text": text, "annotations": annotations, "logprobs": []}
+
+
+def make_refusal(name: str, text: str) -> dict[str, Any]:
+    """Make the message with the reason for which a provider gave no answer, or not all of one."""
+    content = [{"type": "refusal", "refusal": text}]
+    return {"id": name, "type": "message", "role": "assistant", "status": "completed", "content": content}
 
 
 def make_annotation(citation: Citation) -> dict[str, Any]:
@@ -166,6 +174,11 @@ def dump_arguments(arguments: Mapping[str, Any]) -> str:
     return to_json(arguments).decode()
 
 
+def is_given(entry: Entry) -> bool:
+    """Whether an entry came with a message: no model of the session has written it."""
+    return entry.refs.get("source") == GIVEN
+
+
 # The items of a thread: those of a conversation.
 
 
@@ -191,7 +204,9 @@ class ThreadItems:
                 else:
                     self.items.append(make_input_message(names.name_seq(self._session_id, entry.seq), sent.content))
             case AssistantMessage() as reply:
-                self.items += self._list_reply(entry, reply, functions)
+                # What came with a message has the caller's calls alone.
+                own = functions | {call["name"] for call in reply.tool_calls or ()} if is_given(entry) else functions
+                self.items += self._list_reply(entry, reply, own)
             case ToolMessage() as result:
                 self._add_result(result)
             case ApprovalPayload() as decision:
@@ -202,7 +217,7 @@ class ThreadItems:
     def _list_reply(
         self, entry: Entry, reply: AssistantMessage, functions: frozenset[str]
     ) -> Iterator[dict[str, Any]]:
-        call_id = entry.refs.get("call_id", "")
+        call_id = entry.refs.get("call_id") or f"#{entry.seq}"
         if reply.thinking:
             yield make_reasoning(names.encode(names.REASONING, self._session_id, call_id), reply.thinking)
         if reply.text or not reply.tool_calls:

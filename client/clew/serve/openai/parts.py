@@ -12,25 +12,32 @@ from urllib.parse import unquote_to_bytes
 from clew.content import Audio, File, Image, Media
 from clew.serve.openai import inputs
 from clew.serve.openai.refusals import InvalidValue, UnsupportedValue
-from clew_workflows.contract.content import MAX_BLOB_BYTES
+from clew_workflows.contract.content import MAX_BLOB_BYTES, ImageDetail
 from clew_workflows.contract.errors import TooLarge
 
 Parts = list[str | Media | Mapping[str, Any]]
 """The parts of a message, as `Session.message` takes them."""
 _DIGEST = re.compile(r"(?:file-)?([0-9a-f]{64})")
+_SPACE = re.compile(r"\s")
 
 
-def read_content(content: str | Sequence[Any], param: str) -> Parts:
-    """Read the content of a message; `param` names it.
+def read_content(content: str | Sequence[Any] | None, param: str, *, is_text: bool = False) -> Parts:
+    """Read the content of a message; `param` names it. With `is_text` it has nothing but texts.
 
     Raises:
         InvalidValue: A part is not valid.
         TooLarge: A part has more bytes than are stored.
-        UnsupportedValue: A part is a file elsewhere.
+        UnsupportedValue: A part is a file elsewhere, or no text.
     """
     if isinstance(content, str):
         return [content]
-    return [_read_part(part, f"{param}[{number}]") for number, part in enumerate(content)]
+    parts = [_read_part(part, f"{param}[{number}]") for number, part in enumerate(content or ())]
+    if is_text:
+        for number, part in enumerate(parts):
+            if not isinstance(part, str):
+                path = f"{param}[{number}]"
+                raise UnsupportedValue(f"'{path}' is no text: messages of the system have texts alone", param=path)
+    return parts
 
 
 def _read_part(part: Any, param: str) -> str | Media | Mapping[str, Any]:
@@ -40,9 +47,9 @@ def _read_part(part: Any, param: str) -> str | Media | Mapping[str, Any]:
         case inputs.Refusal() | inputs.ChatRefusal():
             return part.refusal
         case inputs.InputImage():
-            return _read_image(part.image_url, part.file_id, param)
+            return _read_image(part.image_url, part.file_id, part.detail, param)
         case inputs.ChatImage():
-            return _read_image(part.image_url.url, None, param)
+            return _read_image(part.image_url.url, None, part.image_url.detail, param)
         case inputs.InputFile():
             return _read_file(part.file_data, part.file_id, part.filename, part.file_url, param)
         case inputs.ChatFile():
@@ -55,25 +62,41 @@ def _read_part(part: Any, param: str) -> str | Media | Mapping[str, Any]:
     raise AssertionError(part)
 
 
-def _read_image(url: str | None, file_id: str | None, param: str) -> Media | Mapping[str, Any]:
-    if file_id is not None and url is None:
-        return _name_blob("image", file_id, param)
-    if url is None or file_id is not None:
+def _read_image(
+    url: str | None, file_id: str | None, detail: ImageDetail | None, param: str
+) -> Media | Mapping[str, Any]:
+    # `auto` is what a provider does without it.
+    detail = None if detail == "auto" else detail
+    if file_id and not url:
+        return {**_name_blob("image", file_id, param), **({"detail": detail} if detail else {})}
+    if not url or file_id:
         raise InvalidValue(f"'{param}' has either an image_url or a file_id", param=param)
-    if url.startswith("data:"):
-        media_type, data = _read_data_url(url, param)
-        return Image.from_bytes(data, media_type)
-    return Image.from_url(url)
+    image = read_image_url(url, param)
+    image.detail = detail
+    return image
+
+
+def read_image_url(url: str, param: str) -> Image:
+    """Read an image from a data URL, or name the address at which a provider finds it.
+
+    Raises:
+        InvalidValue: It is no complete data URL.
+        TooLarge: The image has more bytes than are stored.
+    """
+    if not url.startswith("data:"):
+        return Image.from_url(url)
+    media_type, data = _read_data_url(url, param)
+    return Image.from_bytes(data, media_type)
 
 
 def _read_file(
     data: str | None, file_id: str | None, name: str | None, url: str | None, param: str
 ) -> Media | Mapping[str, Any]:
-    if url is not None:
+    if url:
         raise UnsupportedValue("files at addresses are not fetched: send file_data", param=f"{param}.file_url")
-    if file_id is not None and data is None:
+    if file_id and not data:
         return _name_blob("file", file_id, param)
-    if data is None or file_id is not None:
+    if not data or file_id:
         raise InvalidValue(f"'{param}' has either file_data or a file_id", param=param)
     if data.startswith("data:"):
         media_type, read = _read_data_url(data, param)
@@ -107,7 +130,8 @@ def _decode(data: str, param: str) -> bytes:
     if len(data) // 4 * 3 > MAX_BLOB_BYTES + 2:
         raise TooLarge(f"'{param}' has more than {MAX_BLOB_BYTES} bytes, the most that are stored")
     try:
-        if read := b64decode("".join(data.split()), validate=True):
+        # A file of 40 MB is copied no more often than need be.
+        if read := b64decode("".join(data.split()) if _SPACE.search(data) else data, validate=True):
             return read
     except (binascii.Error, ValueError):
         pass

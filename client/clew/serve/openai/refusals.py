@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+import re
+from collections.abc import Callable, Coroutine, Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -11,6 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from clew.serve.problems import (
     MAX_PART_CHARACTERS,
@@ -18,13 +20,15 @@ from clew.serve.problems import (
     PROBLEMS,
     Problem,
     describe_invalid,
+    find_reader,
     find_status,
-    find_tenant,
     find_word,
     make_body,
     make_headers,
 )
-from clew_workflows.contract.errors import Busy, ClewError
+from clew.serve.tenants import Reader
+from clew.serve.worker_watch import watch
+from clew_workflows.contract.errors import Busy, ClewError, EmptyContent
 
 _TYPES = {
     HTTPStatus.UNAUTHORIZED: "authentication_error",
@@ -75,6 +79,13 @@ class UnsupportedValue(InvalidValue):
     type = "unsupported_value"
 
 
+class ModelNotFound(Problem):
+    """No worker has the agent, or the provider of the model."""
+
+    type = "model_not_found"
+    status = HTTPStatus.NOT_FOUND
+
+
 class NotStored(Problem):
     """There is no such response, or the caller did not want it to be stored."""
 
@@ -103,11 +114,37 @@ _ENDINGS = {
 }
 
 
-def translate_validation_error(error: ValidationError) -> InvalidValue:
+def find_deepest(error: ValidationError, body: Any) -> ErrorDetails:
+    """Find the problem that lies deepest in a body: of a union's alternatives, the one that fits best."""
+    problems = error.errors(include_url=False, include_context=False, include_input=False)
+    return max(problems, key=lambda problem: len(_find_path(problem, body)))
+
+
+def _find_path(problem: ErrorDetails, body: Any) -> list[int | str]:
+    """Find the path of a problem in a body. What a union tried is no part of it."""
+    path: list[int | str] = []
+    at: Any = body
+    last = len(problem["loc"]) - 1
+    for number, part in enumerate(problem["loc"]):
+        if _has_member(at, part):
+            at = at[part]
+            path.append(part)
+        elif number == last and problem["type"] == "missing":
+            path.append(part)
+    # The problem is the field that chooses among the alternatives.
+    return [*path, "type"] if problem["type"].startswith("union_tag") else path
+
+
+def _has_member(value: Any, part: int | str) -> bool:
+    if isinstance(value, Mapping):
+        return part in value
+    return isinstance(value, list | tuple) and isinstance(part, int) and part < len(value)
+
+
+def translate_validation_error(error: ValidationError, body: Any) -> InvalidValue:
     """Translate what is wrong with a request's body. The message does not repeat a value."""
-    problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    # What a union tried is no part of the path.
-    path = [part for part in problem["loc"] if isinstance(part, int) or str(part).isidentifier()][:MAX_PARTS]
+    problem = find_deepest(error, body)
+    path = _find_path(problem, body)[:MAX_PARTS]
     param = "".join(
         f"[{part}]" if isinstance(part, int) else f".{str(part)[:MAX_PART_CHARACTERS]}" for part in path
     ).lstrip(".")
@@ -119,9 +156,54 @@ def translate_validation_error(error: ValidationError) -> InvalidValue:
     return InvalidValue(f"Invalid value for '{param}': {problem['msg'][:200]}.", param=param)
 
 
-def make_error_body(error: ClewError, tenant: str | None = None) -> dict[str, Any]:
-    """Make the body of an error."""
-    body: dict[str, Any] = make_body(error, tenant=tenant)["error"]
+_FIELDS: Mapping[str, tuple[str, str]] = {
+    "agent": ("model", "model"),
+    "content": ("input", "messages"),
+    "context_policy": ("instructions", "messages"),
+    "external_tools": ("tools", "tools"),
+    "metadata": ("metadata", "metadata"),
+    "model": ("model", "model"),
+    "model_options": ("", ""),
+    "model_options.max_output_tokens": ("max_output_tokens", "max_completion_tokens"),
+    "model_options.reasoning_effort": ("reasoning.effort", "reasoning_effort"),
+    "model_options.verbosity": ("text.verbosity", "verbosity"),
+    "output_schema": ("text.format.schema", "response_format.json_schema.schema"),
+    "replies": ("input", "messages"),
+    "snapshot": ("input", "messages"),
+}
+"""The fields of the contract that are made of fields of Responses, and of Chat Completions. Of the members of a
+content, a policy, a schema and a snapshot no caller knows."""
+_OPAQUE = ("content", "context_policy", "metadata", "output_schema", "replies", "snapshot")
+_CONTRACT_PATH = re.compile(r"([a-z_]+(?:\.[A-Za-z0-9_]+)*): ")
+
+
+def find_param(error: ClewError, *, is_chat: bool) -> tuple[str, str] | None:
+    """Find the path in the contract with which a refusal begins, and the caller's own; None: it has none."""
+    path = found[1] if (found := _CONTRACT_PATH.match(str(error))) else ""
+    if isinstance(error, EmptyContent):
+        return "", _FIELDS["content"][is_chat]
+    name = next((name for name in (path, path.partition(".")[0]) if name in _FIELDS), None)
+    if name is None or isinstance(error, Problem):
+        return None
+    own = _FIELDS[name][is_chat]
+    rest = [] if name in _OPAQUE else path[len(name) :].split(".")[1:]
+    if name == "external_tools" and is_chat and rest:
+        rest.insert(1, "function")
+    for part in rest:
+        own += f"[{part}]" if part.isdigit() else f".{part}"
+    return path, own.lstrip(".")
+
+
+def make_error_body(error: ClewError, reader: Reader, *, is_chat: bool = False) -> dict[str, Any]:
+    """Make the body of an error. It names the caller's own field, and not the contract's."""
+    body: dict[str, Any] = make_body(error, reader)["error"]
+    if body["param"] == "agent":
+        # An agent is a model of this API.
+        body["param"] = "model"
+    if body["param"] is None and (named := find_param(error, is_chat=is_chat)):
+        path, body["param"] = named
+        if path and body["message"].startswith(f"{path}: "):
+            body["message"] = f"Invalid value for '{body['param']}': {body['message'].removeprefix(f'{path}: ')}"
     status, word = find_status(error), find_word(error)
     kind = _TYPES.get(
         status, "invalid_request_error" if status < HTTPStatus.INTERNAL_SERVER_ERROR else "server_error"
@@ -139,7 +221,7 @@ def make_error_headers(error: ClewError) -> dict[str, str]:
 
 def make_error_response(request: Request, error: ClewError) -> JSONResponse:
     """Make the response that tells an error."""
-    body = make_error_body(error, find_tenant(request))
+    body = make_error_body(error, find_reader(request), is_chat=request.url.path.startswith("/v1/chat/"))
     request.state.problem = find_word(error)
     return JSONResponse(body, find_status(error), make_error_headers(error))
 
@@ -153,7 +235,7 @@ class OpenAIRoute(APIRoute):
 
         async def answer_or_refuse(request: Request) -> Response:
             try:
-                return await answer(request)
+                return await watch(request, answer(request))
             except ClewError as error:
                 return make_error_response(request, error)
             except RequestValidationError as error:

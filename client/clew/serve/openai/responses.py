@@ -11,17 +11,18 @@ from fastapi.responses import JSONResponse
 from clew.serve.access import Authorized, Caller
 from clew.serve.openai import asks, fields, inputs, items, names, turns
 from clew.serve.openai.names import ResponseName
-from clew.serve.openai.refusals import InvalidValue, OpenAIRoute, UnsupportedValue
+from clew.serve.openai.refusals import InvalidValue, NotStored, OpenAIRoute, UnsupportedValue
 from clew.serve.openai.serving import (
     IdempotencyKey,
     answer_or_leave,
     make_page,
+    read_ask,
     read_body,
     run,
     send_events,
 )
 from clew.serve.openai.turns import Place, Turn
-from clew_workflows.contract.errors import Idle, RequestMismatch
+from clew_workflows.contract.errors import Idle, NotFound, RequestMismatch
 from clew_workflows.contract.payloads import AssistantMessage, ToolMessage, UserMessage
 
 router = APIRouter(prefix="/v1/responses", tags=["responses"], route_class=OpenAIRoute)
@@ -35,9 +36,9 @@ async def create_response(
     key: IdempotencyKey = None,
 ) -> Response:
     """Create a response: send a message to a session, or the results that a response waits for."""
-    ask = asks.read_response(body)
+    ask = await read_ask(request, asks.read_response, key, body)
     turn = await turns.begin(caller, ask, await _find_place(caller, body, ask), key)
-    events = turn.make_events()
+    events = turn.make_events(caller.reader)
     if body.stream:
         return await send_events(request, turn, events)
     if body.background:
@@ -48,17 +49,21 @@ async def create_response(
 
 async def _find_place(caller: Caller, body: inputs.ResponseCreate, ask: asks.Ask) -> Place | None:
     """Find where a response belongs: in the conversation that the request names, or the one its items come from."""
-    if body.conversation is not None and body.previous_response_id is not None:
+    # An empty id names nothing, as null does.
+    conversation = body.conversation if isinstance(body.conversation, str | None) else body.conversation.id
+    if conversation and body.previous_response_id:
         raise InvalidValue(
             "'conversation' and 'previous_response_id' cannot be used together", param="previous_response_id"
         )
-    if body.conversation is not None:
+    if conversation:
         _refuse_history(ask)
-        named = body.conversation
-        return Place(named if isinstance(named, str) else named.id)
-    if body.previous_response_id is not None:
+        return Place(conversation)
+    if body.previous_response_id:
         _refuse_history(ask)
-        previous = ResponseName.read(body.previous_response_id)
+        try:
+            previous = ResponseName.read(body.previous_response_id)
+        except NotFound as error:
+            raise NotStored(str(error), param="previous_response_id") from None
         return Place(previous.session_id, previous, is_named=True)
     return await turns.find_place(caller, ask)
 
@@ -91,8 +96,8 @@ async def get_response(
     """Read a response, or its stream from an event on."""
     turn, entries = await turns.find(caller, response_id)
     if streams:
-        return await send_events(request, turn, turn.make_events(), starting_after)
-    return JSONResponse(await turns.read_response(turn, entries))
+        return await send_events(request, turn, turn.make_events(caller.reader), starting_after)
+    return JSONResponse(await turns.read_response(turn, entries, caller.reader))
 
 
 @router.post("/{response_id}/cancel", operation_id="cancelResponse")
@@ -104,7 +109,7 @@ async def cancel_response(caller: Authorized, response_id: str) -> Response:
             await turn.session.cancel(turn.request_id, reason="cancelled by the API")
             await turn.session.request(turn.request_id).result()
         turn, entries = await turns.find(caller, response_id)
-    return JSONResponse(await turns.read_response(turn, entries))
+    return JSONResponse(await turns.read_response(turn, entries, caller.reader))
 
 
 @router.delete("/{response_id}", operation_id="deleteResponse")
@@ -144,12 +149,13 @@ def _list_inputs(turn: Turn, entries: Any) -> list[dict[str, Any]]:
     session_id = turn.frame.name.session_id
     sent: list[dict[str, Any]] = []
     calls = turn.begun.read(AssistantMessage).call_ids if turn.begun else []
+    functions = turn.frame.function_names if turn.functions is None else turn.functions
     for entry in entries:
         match entry.body:
             case UserMessage() as message if _is_input(turn, message):
                 sent.append(items.make_input_message(names.name_seq(session_id, entry.seq), message.content))
             case ToolMessage() as result if result.tool_call_id in calls:
-                if result.name in turn.frame.function_names:
+                if result.name in functions:
                     sent.append(items.make_function_output(session_id, result))
     return sent
 

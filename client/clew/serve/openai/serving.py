@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import aclosing
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar
@@ -12,14 +12,16 @@ from fastapi import Header, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic_core import from_json
 
-from clew.serve.bodies import depend_on_body
+from clew.serve.bodies import SMALL_BYTES, check_texts, depend_on_body, receive_body, work_on
 from clew.serve.openai import fields, inputs, turns
-from clew.serve.openai.events import Event, ResponseEvents
+from clew.serve.openai.asks import Ask, note_key
+from clew.serve.openai.events import WAITING, Event, ResponseEvents
 from clew.serve.openai.refusals import InvalidValue, make_error_body
 from clew.serve.openai.turns import Turn
-from clew.serve.problems import find_tenant
+from clew.serve.problems import find_reader
 from clew.serve.streams import SentEvent, make_json_event, stream_events
 from clew_workflows.contract.errors import ClewError
+from clew_workflows.contract.invalid import Form
 
 T = TypeVar("T")
 B = TypeVar("B", bound=inputs.Body)
@@ -29,7 +31,8 @@ CLIENT_GONE = 499
 MAX_KEY = 255
 
 IdempotencyKey = Annotated[
-    str | None, Header(alias="Idempotency-Key", min_length=1, max_length=MAX_KEY, pattern=r"^[\x21-\x7e]+$")
+    Annotated[str, Form(r"^[\x21-\x7e]+$", "a key has no spaces, and only characters of ASCII")] | None,
+    Header(alias="Idempotency-Key", min_length=1, max_length=MAX_KEY),
 ]
 """The caller's key for a request: a repetition with the same key is answered by the same response."""
 
@@ -41,24 +44,36 @@ def read_body(model: type[B], table: Mapping[str, tuple[fields.Support, str]] = 
     """
 
     async def read(request: Request) -> B:
-        return fields.read_body(model, await _read_object(request), table)
+        body = await receive_body(request)
+        return await work_on(request, len(body), _parse, model, body, table)
 
     return depend_on_body(read, model)
 
 
-async def _read_object(request: Request) -> dict[str, Any]:
-    """Read the body of a request: a JSON object.
+def _parse(model: type[B], body: bytes | bytearray, table: Mapping[str, tuple[fields.Support, str]]) -> B:
+    """Parse the body of a request: a JSON object.
 
     Raises:
-        InvalidValue: It is none.
+        BodyTooLarge: It has a text that no session takes.
+        InvalidValue: It is none, or not valid.
     """
     try:
-        body = from_json(await request.body() or b"{}", allow_inf_nan=False)
+        parsed = from_json(body or b"{}", allow_inf_nan=False)
     except ValueError:
         raise InvalidValue("We could not parse the JSON body of your request.") from None
-    if not isinstance(body, dict):
+    if not isinstance(parsed, dict):
         raise InvalidValue("The body of the request is no JSON object.")
-    return body
+    check_texts(parsed)
+    return fields.read_body(model, parsed, table)
+
+
+async def read_ask(request: Request, read: Callable[[B], Ask], key: str | None, body: B) -> Ask:
+    """Read what a body asks for, and note the caller's key for repetitions."""
+
+    def read_and_note() -> Ask:
+        return note_key(read(body), key, body)
+
+    return await work_on(request, int(request.headers.get("content-length", SMALL_BYTES + 1)), read_and_note)
 
 
 async def answer_or_leave(request: Request, work: Coroutine[Any, Any, T]) -> T | Response:
@@ -93,7 +108,7 @@ async def stream(
     """Make the server-sent events of a response, behind the one with a number."""
     async with aclosing(turns.follow(turn, events)) as following:
         async for event in following:
-            if starting_after is None or event["sequence_number"] > starting_after:
+            if starting_after is None or event["sequence_number"] > starting_after or event["type"] == WAITING:
                 yield encode_event(event)
 
 
@@ -108,7 +123,7 @@ async def send_events(
     """Make the response that streams the events of a response, behind the one with a number."""
 
     def encode_error(error: ClewError) -> SentEvent:
-        body = make_error_body(error, find_tenant(request))["error"]
+        body = make_error_body(error, find_reader(request))["error"]
         fields = {name: body[name] for name in ("code", "message", "param")}
         # A client that comes again goes on behind it.
         number = max(events.last_number, starting_after or 0)

@@ -5,22 +5,27 @@ No process keeps anything of a response: its id names the session and the reques
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
+from http import HTTPStatus
 from typing import Any
 
-from clew.serve.access import Caller
+from clew.serve.access import UNRESOLVED, Caller
 from clew.serve.openai import names
-from clew.serve.openai.asks import Ask, Decision, make_snapshot
+from clew.serve.openai.asks import Ask, Decision, make_snapshot, split_opening
 from clew.serve.openai.events import Event, ResponseEvents
-from clew.serve.openai.frames import Frame, read_frame, read_time
+from clew.serve.openai.frames import BODY, KEY, PREVIOUS, Frame, follow_settings, read_frame, read_time
 from clew.serve.openai.names import ResponseName
 from clew.serve.openai.parts import Parts
-from clew.serve.openai.refusals import InvalidValue, MissingParameter, NotStored, UnsupportedValue
+from clew.serve.openai.refusals import InvalidValue, MissingParameter, ModelNotFound, NotStored, UnsupportedValue
+from clew.serve.problems import TOO_LARGE, find_status
+from clew.serve.tenants import Reader
 from clew.session import Request, Session
-from clew.session.events import EntryCommitted, SessionEvent
+from clew.session.blobs import check_parts
+from clew.session.events import ApprovalRequired, EntryCommitted, SessionEvent
 from clew.session.events.feed import Feed
 from clew.session.transport import make_input
 from clew_workflows.contract import GET_BLOB_WORKFLOW, GetBlobInput
@@ -28,18 +33,31 @@ from clew_workflows.contract.errors import (
     AlreadyAnswered,
     AlreadyResolved,
     Busy,
+    ClewError,
     Closed,
     NotFound,
+    RequestReused,
     UnknownApproval,
     UnknownRequest,
     UnknownToolCall,
 )
+from clew_workflows.contract.messages import ToolCall
+from clew_workflows.contract.names import AGENT_NAME, MODEL_NAME
 from clew_workflows.contract.outputs import BlobPage, SessionStatus
-from clew_workflows.contract.payloads import AssistantMessage, RunPayload, UserMessage
+from clew_workflows.contract.payloads import (
+    ApprovalPayload,
+    AssistantMessage,
+    RunPayload,
+    ToolMessage,
+    UserMessage,
+)
 from clew_workflows.thread.entries import Entry
 
 IDLE_SECONDS = 3600
 """A session that this API has made hibernates after this many seconds without work. The next request resumes it."""
+RESOLVE_SECONDS = 5.0
+"""The longest wait for a worker that resolves the model of a request. A response goes on without its answer."""
+KEY_REUSED = "the Idempotency-Key was used for another request: send this one with a key of its own"
 NO_MODEL = "none:set-by-the-first-response"
 """The model of a conversation that has none yet."""
 
@@ -53,23 +71,25 @@ class Turn:
         frame: What the response repeats of its request.
         begun: The entry of the reply whose calls the caller has answered; None: it begins with its request.
         sent: The request whose message this process has sent; None: it has sent none.
+        functions: The names of the caller's functions when that reply was written; None: those of the frame.
     """
 
     session: Session
     frame: Frame
     begun: Entry | None = None
     sent: Request | None = None
+    functions: frozenset[str] | None = None
 
     @property
     def request_id(self) -> str:
         """The request."""
         return self.frame.name.request_id
 
-    def make_events(self, *, may_approve: bool = True) -> ResponseEvents:
-        """Make what makes the events of the response."""
+    def make_events(self, reader: Reader, *, may_approve: bool = True) -> ResponseEvents:
+        """Make what makes the events of the response for its reader."""
         begun = self.begun.read(AssistantMessage) if self.begun else None
-        prefix = self.session.id.removesuffix(self.frame.name.session_id)
-        return ResponseEvents(self.frame, begun, may_approve=may_approve, hides=prefix)
+        functions = self.frame.function_names if self.functions is None else self.functions
+        return ResponseEvents(self.frame, begun, functions=functions, reader=reader, may_approve=may_approve)
 
 
 # Begin a response.
@@ -84,12 +104,14 @@ class Place:
         previous: The response that it follows; None: the newest.
         creates: A session that does not exist is made.
         is_named: The request names the response by its id. Otherwise it has items of it.
+        is_guessed: The request names nothing of it: its items do. It may have all of the conversation.
     """
 
     session_id: str
     previous: ResponseName | None = None
     creates: bool = False
     is_named: bool = False
+    is_guessed: bool = False
 
 
 async def begin(caller: Caller, ask: Ask, place: Place | None, key: str | None) -> Turn:
@@ -104,24 +126,30 @@ async def begin(caller: Caller, ask: Ask, place: Place | None, key: str | None) 
     Raises:
         ClewError: It is refused. A refused message leaves no trace.
     """
-    caller.check_message(ask.make_message_options(), has_agent=place is not None or ask.agent is not None)
-    wish = _Wish(caller, ask, key)
+    if (ask.agent and not AGENT_NAME.matches(ask.agent)) or (
+        ask.provider_model and not MODEL_NAME.matches(ask.provider_model)
+    ):
+        raise await _make_model_not_found(caller, str(ask.model))
+    has_agent = place is not None or ask.agent is not None
+    wish = _Wish(caller, ask, key, caller.check_message(ask.make_message_options(), has_agent=has_agent))
     if place is None:
-        return await _begin_session(caller, ask, names.make_session_id(key), key)
+        return await _begin_session(wish, names.make_session_id(key))
     try:
         session, status = await resume(caller, place.session_id)
-    except NotFound:
-        if not place.creates:
-            raise
-        return await _begin_session(caller, ask, place.session_id, key)
+    except NotFound as error:
+        if not (place.creates or place.is_guessed):
+            param = "previous_response_id" if place.is_named else "conversation"
+            raise NotStored(str(error), param=param) from None
+        new_id = place.session_id if place.creates else names.make_session_id(key)
+        return await _begin_session(wish, new_id)
     if ask.results or ask.decisions:
-        return await _go_on(session, status, ask, place.session_id)
+        return await _go_on(wish, session, status, place.session_id)
     if not ask.content:
         raise MissingParameter("there is no new message: the last one is the assistant's", param="input")
     if key and await _knows(session, status, names.make_request_id(key)):
         # The request is a repetition. The session may wait for what follows it.
-        _, model = _find_changes(status, ask)
-        return await _send_message(session, ask, place.session_id, key, model=model, shown=_find_model(status, ask))
+        _, own = _find_changes(status, ask)
+        return await _send_message(wish, session, place.session_id, own, shown=_find_model(status, ask))
     if place.previous is None:
         _refuse_waiting(place.session_id, status)
         return await _send(wish, session, status, place.session_id)
@@ -137,7 +165,7 @@ async def find_place(caller: Caller, ask: Ask) -> Place | None:
     session_id, within = parts[0], parts[1]
     if ask.results or ask.decisions:
         # The session knows what its calls wait for.
-        return Place(session_id)
+        return Place(session_id, is_guessed=True)
     session = caller.session(session_id)
     try:
         if within.startswith("#"):
@@ -149,24 +177,26 @@ async def find_place(caller: Caller, ask: Ask) -> Place | None:
     except (NotFound, ValueError):
         return None
     request_id = found[0].refs.get("request_id") if found else None
-    return Place(session_id, ResponseName(session_id, request_id)) if request_id else None
+    return Place(session_id, ResponseName(session_id, request_id), is_guessed=True) if request_id else None
 
 
-async def _begin_session(caller: Caller, ask: Ask, session_id: str, key: str | None) -> Turn:
-    if ask.model is None:
+async def _begin_session(wish: _Wish, session_id: str) -> Turn:
+    caller, ask = wish.caller, wish.ask
+    if not ask.model:
         raise MissingParameter("Missing required parameter: 'model'.", param="model")
-    if ask.results or ask.decisions:
-        unknown = ask.results[0].call_id if ask.results else ask.decisions[0].request
-        raise InvalidValue(
-            f"No tool call found for function call output with call_id {str(unknown)[:100]}.", param="input"
-        )
-    if not ask.content:
-        raise MissingParameter("there is no message of the user to answer", param="input")
-    for said in ask.history:
+    if ask.decisions:
+        raise InvalidValue(f"No approval request found with id {ask.decisions[0].request[:200]}.", param="input")
+    for said in ask.spoken:
         if said.is_reference:
-            raise NotStored(f"Item with id '{str(said.item)[:200]}' not found.", param="input")
-    snapshot = make_snapshot(ask.history)
+            raise NotStored(f"Item with id '{str(said.item)[:200]}' not found.", param=said.param)
+    opening = split_opening(ask)
+    snapshot, replies = make_snapshot(opening.history), make_snapshot(opening.replies, calls="r")
+    # Before there is a session that would have to be deleted.
+    for content in (opening.content, *(message["content"] for message in (*snapshot, *replies))):
+        check_parts(content)
     metadata = {name: value for name in ("user",) if (value := ask.echo.get(name))}
+    # Without a key nobody else has the id.
+    is_new = wish.key is None or not await _exists(caller.session(session_id))
     session = await caller.open(
         session_id,
         agent=ask.agent,
@@ -175,9 +205,53 @@ async def _begin_session(caller: Caller, ask: Ask, session_id: str, key: str | N
         metadata=metadata or None,
         idle_timeout_seconds=IDLE_SECONDS,
     )
-    if snapshot:
-        await session.replace_context(snapshot, op_id="history")
-    return await _send_message(session, ask, session_id, key, model=None)
+    own = {"replies": replies} if replies else {}
+    try:
+        if snapshot:
+            await session.replace_context(snapshot, op_id="history")
+        turn = await _send_message(wish, session, session_id, own, content=opening.content)
+        await _check_model(caller, turn)
+    except ClewError as error:
+        if is_new and find_status(error) in (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, TOO_LARGE):
+            await caller.clew.delete(session.id)
+        raise
+    return turn
+
+
+async def _exists(session: Session) -> bool:
+    with suppress(NotFound):
+        await session.status()
+        return True
+    return False
+
+
+async def _make_model_not_found(caller: Caller, model: str) -> ModelNotFound:
+    """Make the error for a model that no worker has. An operator reads which providers there are."""
+    message = f"The model '{model[:200]}' does not exist or you do not have access to it."
+    if caller.reader.is_operator and ":" not in model:
+        message += " " + await caller.clew.explain_model(f"Where it is no agent, {MODEL_NAME.words}.")
+    return ModelNotFound(message, param="model")
+
+
+async def _check_model(caller: Caller, turn: Turn) -> None:
+    """Wait until a worker has resolved the agent or the model of a request that has just been sent.
+
+    Raises:
+        ModelNotFound: No worker has it.
+    """
+    assert turn.sent is not None
+    try:
+        async with asyncio.timeout(RESOLVE_SECONDS), aclosing(turn.sent.events()) as following:
+            # The first event comes when the message has entered the thread.
+            async for _ in following:
+                break
+    except TimeoutError:
+        return
+    # A request whose configuration has a problem ends at once.
+    for entry in await turn.session.entries(request_id=turn.request_id, kind="run"):
+        error = entry.read(RunPayload).error
+        if error is not None and error.type in UNRESOLVED:
+            raise await _make_model_not_found(caller, turn.frame.model)
 
 
 async def resume(caller: Caller, session_id: str) -> tuple[Session, SessionStatus]:
@@ -203,31 +277,35 @@ class _Wish:
         caller: The caller.
         ask: What the request asks for.
         key: The caller's key for repetitions.
+        options: The options of the message.
     """
 
     caller: Caller
     ask: Ask
     key: str | None
+    options: dict[str, Any]
 
 
 async def _send(wish: _Wish, session: Session, status: SessionStatus, session_id: str) -> Turn:
     """Send a message to a session, after the changes of its configuration that the request needs."""
     ask = wish.ask
-    changes, model = _find_changes(status, ask)
-    wish.caller.check_config({**changes, "model": changes.get("model") or model})
+    changes, own = _find_changes(status, ask)
+    wish.caller.check_config({**changes, "model": changes.get("model") or own.get("model")})
     if changes:
         if status.status not in ("idle", "preparing"):
             raise Busy(f"session {session_id!r} serves another request")
         await session.configure(**changes)
-    # A model that the session has no longer, or not yet, is the request's own.
-    return await _send_message(session, ask, session_id, wish.key, model=model, shown=_find_model(status, ask))
+    turn = await _send_message(wish, session, session_id, own, shown=_find_model(status, ask))
+    if changes or "model" in own:
+        await _check_model(wish.caller, turn)
+    return turn
 
 
-def _find_changes(status: SessionStatus, ask: Ask) -> tuple[dict[str, Any], str | None]:
-    """Find the changes of a session's configuration that a request needs, and the model of the request alone."""
+def _find_changes(status: SessionStatus, ask: Ask) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Find the changes of a session's configuration that a request needs, and the settings of the request alone."""
     config = status.config
     changes: dict[str, Any] = {}
-    model = None
+    own: dict[str, Any] = {}
     if ask.agent and ask.agent != config.get("agent"):
         if not config.get("agent"):
             # Its own model would stand in for the agent's.
@@ -240,12 +318,13 @@ def _find_changes(status: SessionStatus, ask: Ask) -> tuple[dict[str, Any], str 
     elif ask.provider_model and config.get("model") == NO_MODEL:
         changes["model"] = ask.provider_model
     elif ask.provider_model and ask.provider_model != (config.get("model") or status.model):
-        model = ask.provider_model
+        # A model that the session has no longer, or not yet, is the request's own.
+        own["model"] = ask.provider_model
     elif ask.model is None and not config.get("agent") and config.get("model") == NO_MODEL:
         raise MissingParameter("Missing required parameter: 'model'.", param="model")
     if list(ask.functions) != list(map(_describe_function, config.get("external_tools") or ())):
-        changes["external_tools"] = list(ask.functions)
-    return changes, model
+        own["external_tools"] = list(ask.functions)
+    return changes, own
 
 
 def _find_model(status: SessionStatus, ask: Ask) -> str:
@@ -257,14 +336,20 @@ def _describe_function(tool: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def _send_message(
-    session: Session, ask: Ask, session_id: str, key: str | None, *, model: str | None, shown: str | None = None
+    wish: _Wish,
+    session: Session,
+    session_id: str,
+    own: Mapping[str, Any],
+    *,
+    content: Parts | None = None,
+    shown: str | None = None,
 ) -> Turn:
-    request_id = names.make_request_id(key)
-    content = await _describe_blobs(session, ask.content)
-    options = ask.make_message_options()
-    if model is not None:
-        options["model"] = model
-    sent = await session.message(content, request_id=request_id, **options)
+    ask, request_id = wish.ask, names.make_request_id(wish.key)
+    content = await _describe_blobs(session, ask.content if content is None else content)
+    try:
+        sent = await session.message(content, request_id=request_id, **wish.options, **own)
+    except RequestReused as error:
+        raise (error if wish.key is None else RequestReused(KEY_REUSED)) from None
     frame = Frame(
         ResponseName(session_id, request_id),
         int(time.time()),
@@ -386,15 +471,17 @@ def _refuse_waiting(session_id: str, status: SessionStatus) -> None:
         raise InvalidValue(f"No decision found for approval request {name}.", param="input")
 
 
-async def _go_on(session: Session, status: SessionStatus, ask: Ask, session_id: str) -> Turn:
-    """Submit results and decisions, and go on with the request that waits for them."""
+async def _go_on(wish: _Wish, session: Session, status: SessionStatus, session_id: str) -> Turn:
+    """Submit results and decisions, and go on with the request that waits for them, under this one's settings."""
+    ask = wish.ask
     results = {_read_call_name(session_id, str(said.call_id)): said for said in ask.results}
     decisions = {_read_approval_name(session_id, decision.request): decision for decision in ask.decisions}
     answered = next(iter((*results, *decisions)))
-    turn = await _find_part(session, session_id, answered)
-    _check_same(turn.frame, status, ask)
+    turn, part = await _find_part(session, session_id, answered)
+    _check_repetition(turn.frame, ask, wish.key)
     assert turn.begun is not None
-    functions, own = turn.frame.function_names, turn.begun.read(AssistantMessage).call_ids
+    settings = _find_settings(wish, part.frame, status)
+    functions, own = part.frame.function_names, turn.begun.read(AssistantMessage).call_ids
     for call in status.pending_external_calls:
         # A repeated request finds the calls of a later reply.
         if call.tool_call_id in own and call.name in functions and call.tool_call_id not in results:
@@ -408,14 +495,62 @@ async def _go_on(session: Session, status: SessionStatus, ask: Ask, session_id: 
             input_id=name_input(turn),
             expected_request_id=turn.request_id,
         )
+    # The run goes on behind the last one, which brings the settings.
+    last = [*decisions, *results][-1]
     for call_id, decision in decisions.items():
         with suppress(AlreadyResolved):
-            await _decide(session, call_id, decision)
+            await _decide(session, call_id, decision, settings if call_id == last else None)
+    is_new = True
     for call_id, said in results.items():
         # A repeated request finds that it was done.
-        with suppress(AlreadyAnswered):
-            await _submit(session, call_id, said.content)
-    return turn
+        try:
+            await _submit(session, call_id, said.content, settings if call_id == last else None)
+        except AlreadyAnswered:
+            is_new = call_id != last
+    if settings is None or not is_new:
+        return turn
+    frame = replace(
+        turn.frame,
+        model=_find_model(status, ask),
+        instructions=ask.instructions,
+        metadata=ask.metadata,
+        functions=ask.functions,
+        options=ask.options,
+        output_schema=ask.output_schema,
+        echo={**ask.echo, PREVIOUS: turn.frame.echo.get(PREVIOUS)},
+    )
+    return replace(turn, frame=frame, functions=frozenset(functions))
+
+
+def _find_settings(wish: _Wish, frame: Frame, status: SessionStatus) -> dict[str, Any] | None:
+    """Find the settings with which the request goes on (`RunSettings`); None: they are those of the part before.
+
+    Raises:
+        Forbidden: The key does not permit them.
+        UnsupportedValue: The session has no agent, and the request names one.
+    """
+    ask = wish.ask
+    changes, own = _find_changes(status, ask)
+    wish.caller.check_config({"agent": changes.get("agent"), "model": own.get("model")}, changes=True)
+    functions = list(map(_describe_function, frame.functions))
+    echo = {name: value for name, value in frame.echo.items() if name != PREVIOUS}
+    own_echo = {name: value for name, value in ask.echo.items() if name != PREVIOUS}
+    known = (frame.instructions, dict(frame.options), frame.output_schema, functions, dict(frame.metadata), echo)
+    wanted = (ask.instructions, ask.options, ask.output_schema, list(ask.functions), ask.metadata, own_echo)
+    if known == wanted and ask.model in (None, frame.model, status.model):
+        return None
+    return {**wish.options, **own, **({"agent": changes["agent"]} if "agent" in changes else {})}
+
+
+def _check_repetition(frame: Frame, ask: Ask, key: str | None) -> None:
+    """Check that a request which repeats the key of the one that has begun a response is the same.
+
+    Raises:
+        RequestReused: It is another one.
+    """
+    echo = frame.echo
+    if key is not None and echo.get(KEY) == ask.echo.get(KEY) and echo.get(BODY) != ask.echo.get(BODY):
+        raise RequestReused(KEY_REUSED)
 
 
 def name_input(turn: Turn) -> str:
@@ -440,8 +575,12 @@ def _read_approval_name(session_id: str, name: str) -> str:
     return parts[1]
 
 
-async def _find_part(session: Session, session_id: str, tool_call_id: str) -> Turn:
-    """Find the reply with a call: the response that answers what its caller sends begins behind it."""
+async def _find_part(session: Session, session_id: str, tool_call_id: str) -> tuple[Turn, Turn]:
+    """Find the reply with a call: the response that answers what its caller sends begins behind it.
+
+    Returns:
+        That response, and the one that ended with the reply.
+    """
     known = await session.entries(tool_call_id=tool_call_id, limit=1)
     status = await session.status() if not known else None
     request_id = known[0].refs.get("request_id") if known else status.request_id if status else None
@@ -449,60 +588,33 @@ async def _find_part(session: Session, session_id: str, tool_call_id: str) -> Tu
     for entry in reversed(entries):
         if isinstance(entry.body, AssistantMessage) and tool_call_id in entry.body.call_ids:
             name = ResponseName(session_id, str(request_id), entry.seq)
-            return await _read_turn(session, name, entries)
+            turn = await _read_turn(session, name, entries)
+            before = ResponseName.read(str(turn.frame.echo[PREVIOUS]))
+            return turn, await _read_turn(session, before, entries)
     raise InvalidValue(
         f"No tool call found for function call output with call_id {tool_call_id[:100]}.", param="input"
     )
 
 
-def _check_same(frame: Frame, status: SessionStatus, ask: Ask) -> None:
-    """Check that a request which goes on with another one wants nothing else than that one.
-
-    Raises:
-        UnsupportedValue: It does.
-    """
-    known = {
-        "model": frame.model,
-        "instructions": frame.instructions,
-        "text.format": frame.output_schema,
-        "tools": list(map(_describe_function, frame.functions)),
-        **frame.options,
-    }
-    wanted = {
-        "model": ask.model,
-        "instructions": ask.instructions,
-        "text.format": ask.output_schema,
-        "tools": list(ask.functions) or None,
-        **ask.options,
-    }
-    for name, value in wanted.items():
-        if value is not None and value != known.get(name) and not (name == "tool_choice" and value == "auto"):
-            if name == "model" and value in (status.model, status.config.get("model")):
-                continue
-            raise UnsupportedValue(
-                f"'{name}' differs from that of the response which waits for these results: its request goes on as "
-                "it began",
-                param=name,
-            )
-
-
-async def _decide(session: Session, tool_call_id: str, decision: Decision) -> None:
+async def _decide(
+    session: Session, tool_call_id: str, decision: Decision, settings: Mapping[str, Any] | None
+) -> None:
     try:
         if decision.approve:
-            await session.approve(tool_call_id, reason=decision.reason)
+            await session.approve(tool_call_id, reason=decision.reason, settings=settings)
         else:
-            await session.deny(tool_call_id, reason=decision.reason)
+            await session.deny(tool_call_id, reason=decision.reason, settings=settings)
     except UnknownApproval as unknown:
         raise InvalidValue(f"No approval request found: {unknown.message}", param="input") from None
 
 
-async def _submit(session: Session, tool_call_id: str, content: Parts) -> None:
+async def _submit(session: Session, tool_call_id: str, content: Parts, settings: Mapping[str, Any] | None) -> None:
     stored: Any = await session._blobs.make_content(await _describe_blobs(session, content))
     texts = [part["text"] for part in stored if part["type"] == "text"] if not isinstance(stored, str) else [stored]
     if len(texts) == len(stored) or isinstance(stored, str):
         stored = "\n".join(texts)
     try:
-        await session.submit_tool_result(tool_call_id, stored)
+        await session.submit_tool_result(tool_call_id, stored, settings=settings)
     except UnknownToolCall as unknown:
         raise InvalidValue(f"No tool call found for function call output: {unknown.message}", param="input") from None
 
@@ -535,13 +647,35 @@ async def _follow_session(turn: Turn) -> AsyncGenerator[SessionEvent, None]:
                 yield event
         return
     run_id = turn.begun.refs.get("run_id")
+    # The viewers of a session share what was read of it, perhaps before the caller's decisions: those entries come
+    # first, and then the calls that still wait.
+    status = await _read_status(turn)
+    rev, seen, held = status.rev if status else 0, turn.begun.seq + 1, list[ApprovalRequired]()
     async with aclosing(turn.session.follow(turn.begun.seq + 1)) as following:
         async for event in following:
-            is_own = turn.request_id == event.request_id or (run_id is not None and run_id == event.run_id)
-            if is_own:
+            if isinstance(event, EntryCommitted):
+                seen = event.seq + 1
+            if turn.request_id == event.request_id or (run_id is not None and run_id == event.run_id):
+                if isinstance(event, ApprovalRequired) and seen < rev:
+                    held.append(event)
+                    continue
                 yield event
                 if isinstance(event, EntryCommitted) and event.entry.kind == "run":
                     return
+            if held and seen >= rev:
+                status = await _read_status(turn)
+                pending = {call.tool_call_id for call in status.pending_approvals} if status else set()
+                for waiting in held:
+                    if waiting.tool_call_id in pending:
+                        yield waiting
+                held = []
+
+
+async def _read_status(turn: Turn) -> SessionStatus | None:
+    """Read the status of a turn's session; None: the session has ended, and waits for nothing."""
+    with suppress(Closed, NotFound):
+        return await turn.session.status()
+    return None
 
 
 # Read a response again.
@@ -583,32 +717,60 @@ async def _read_turn(session: Session, name: ResponseName, entries: Sequence[Ent
     begun = next((entry for entry in entries if entry.seq == name.after_seq), None)
     if begun is None or not isinstance(begun.body, AssistantMessage):
         raise NotStored(f"Response with id '{name.id}' not found.")
-    return Turn(session, replace(frame, created_at=int(read_time(begun.at))), begun)
+    before = _read_frame_of(ResponseName.read(str(frame.echo[PREVIOUS])), entries, configs)
+    frame = replace(frame, created_at=int(read_time(begun.at)))
+    return Turn(session, frame, begun, functions=before.function_names)
 
 
 def _read_frame_of(name: ResponseName, entries: Sequence[Entry], configs: Sequence[Entry]) -> Frame:
-    first_reply = next((entry.seq for entry in entries if isinstance(entry.body, AssistantMessage)), None)
-    config = next((entry for entry in reversed(configs) if first_reply is None or entry.seq < first_reply), None)
+    """Read the frame of a response: that of its request, with what the results and decisions have set since."""
+    replies = [entry for entry in entries if isinstance(entry.body, AssistantMessage) and entry.recipe]
+    first_reply = replies[0].seq if replies else None
     message = next((entry for entry in entries if isinstance(entry.body, UserMessage)), None)
-    frame = read_frame(name, message, config)
-    if name.after_seq is None:
-        return frame
-    # The part before begins behind the newest reply before that had the caller's calls.
-    functions = frame.function_names
-    earlier = [
-        entry.seq
-        for entry in entries
-        if isinstance(body := entry.body, AssistantMessage)
-        and entry.seq < name.after_seq
-        and any(call["name"] in functions for call in body.tool_calls or ())
-    ]
-    before = replace(name, after_seq=earlier[-1] if earlier else None)
-    return replace(frame, echo={**frame.echo, "previous": before.id})
+    whole = replace(name, after_seq=None)
+    frame = read_frame(whole, message, _find_config(configs, first_reply))
+    part = whole
+    for reply in replies:
+        if name.after_seq is None or reply.seq > name.after_seq:
+            break
+        functions = frame.function_names
+        calls = reply.read(AssistantMessage).tool_calls or ()
+        answers = [entry for entry in entries if entry.seq > reply.seq and _answers(entry, calls)]
+        set_by = next((entry for entry in reversed(answers) if _get_settings(entry)), None)
+        if any(call["name"] in functions for call in calls) or set_by or reply.seq == name.after_seq:
+            # The part before ends with this reply.
+            previous, part = part, replace(name, after_seq=reply.seq)
+            following = next((other.seq for other in replies if other.seq > reply.seq), None)
+            if set_by:
+                frame = follow_settings(
+                    frame,
+                    _get_settings(set_by),
+                    _find_config(configs, following),
+                )
+            frame = replace(frame, name=part, echo={**frame.echo, PREVIOUS: previous.id})
+    return frame
 
 
-def fold(turn: Turn, entries: Sequence[Entry], status: SessionStatus | None) -> ResponseEvents:
+def _get_settings(answer: Entry) -> Mapping[str, Any]:
+    """Return the settings that came with a result or a decision; empty: none."""
+    body = answer.body
+    return (body.settings or {}) if isinstance(body, ToolMessage | ApprovalPayload) else {}
+
+
+def _find_config(configs: Sequence[Entry], before_seq: int | None) -> Entry | None:
+    """Find the configuration in force before an entry; None: the newest."""
+    return next((entry for entry in reversed(configs) if before_seq is None or entry.seq < before_seq), None)
+
+
+def _answers(entry: Entry, calls: Sequence[ToolCall]) -> bool:
+    """Whether an entry is the result of one of a reply's calls, or a decision about it."""
+    ids = [call["id"] for call in calls]
+    return isinstance(body := entry.body, ToolMessage | ApprovalPayload) and body.tool_call_id in ids
+
+
+def fold(turn: Turn, entries: Sequence[Entry], status: SessionStatus | None, reader: Reader) -> ResponseEvents:
     """Make a response from the entries of its request, and the calls that wait now."""
-    events = turn.make_events()
+    events = turn.make_events(reader)
     after = turn.begun.seq if turn.begun else -1
     feed = Feed(after + 1)
     for entry in entries:
@@ -629,14 +791,10 @@ def has_ended(entries: Sequence[Entry]) -> bool:
     return any(entry.kind == "run" for entry in entries)
 
 
-async def read_response(turn: Turn, entries: Sequence[Entry]) -> dict[str, Any]:
+async def read_response(turn: Turn, entries: Sequence[Entry], reader: Reader) -> dict[str, Any]:
     """Read a response as it is now."""
-    status = None
-    if not has_ended(entries):
-        # A session that has ended waits for nothing.
-        with suppress(Closed, NotFound):
-            status = await turn.session.status()
-    events = fold(turn, entries, status)
+    status = None if has_ended(entries) else await _read_status(turn)
+    events = fold(turn, entries, status, reader)
     if events.is_over:
         return events.response
     waits = status is not None and turn.request_id in status.queued_request_ids

@@ -1,8 +1,8 @@
 """The studio: pages for people, on the same routes as every other caller.
 
-`page/` has the files, which need no build. A browser loads them without a key. All that they show they ask of `/v1`
-with the key that a person has entered: the studio can do what that key can do, and nothing else. It adds one route,
-that of windows: what each model call saw.
+`page/` has the files, which need no build, and `vendor/` those of other projects, as npm has them. A browser loads
+them without a key. All that they show they ask of `/v1` with the key that a person has entered: the studio can do
+what that key can do, and nothing else. It adds one route, that of windows: what each model call saw.
 """
 
 from __future__ import annotations
@@ -19,12 +19,19 @@ from clew.report.making import list_newest_calls
 from clew.report.types import Call
 from clew.serve.access import Authorized
 from clew.serve.answers import ErrorBody, answer
+from clew.serve.worker_watch import WatchedRoute
 from clew_workflows.contract.outcomes import Output
 
 MOST_CALLS = 50
 """Most model calls whose windows are listed at once."""
 PATH = "/studio/"
-_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+_TYPES = {
+    "html": "text/html",
+    "css": "text/css",
+    "js": "text/javascript",
+    "mjs": "text/javascript",
+    "svg": "image/svg+xml",
+}
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
     "connect-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'",
@@ -45,7 +52,7 @@ class CallList(Output):
     calls: tuple[Call, ...]
 
 
-router = APIRouter()
+router = APIRouter(route_class=WatchedRoute)
 
 
 @router.get(
@@ -59,7 +66,7 @@ async def list_windows(
 ) -> JSONResponse:
     """List the newest model calls with their windows: what each one saw, and what was left out and why."""
     session = caller.session(session_id)
-    entries = [entry async for entry in session.read()]
+    entries = [caller.reader.show_entry(entry) async for entry in session.read()]
     # Contexts of long threads take a second to build.
     return answer(caller, CallList(calls=await asyncio.to_thread(list_newest_calls, entries, limit)))
 
@@ -100,8 +107,9 @@ class _Page:
 
 def _read_pages() -> dict[str, _Page]:
     """Read the files of the studio."""
-    folder = files("clew.serve.studio") / "page"
-    return {file.name: _Page(file.name, file.read_bytes()) for file in folder.iterdir() if file.is_file()}
+    folders = [files("clew.serve.studio") / name for name in ("page", "vendor")]
+    every = [file for folder in folders for file in folder.iterdir() if file.name.rpartition(".")[2] in _TYPES]
+    return {file.name: _Page(file.name, file.read_bytes()) for file in every}
 
 
 _pages = _read_pages()

@@ -17,12 +17,14 @@ from clew.session.events.types import (
     Retrying,
     SessionEvent,
     StatusChanged,
+    SubagentWaiting,
     TextAdded,
     ThinkingAdded,
     ToolFinished,
     ToolProgressed,
     ToolStarted,
 )
+from clew.session.reading import WaitingCall
 from clew_workflows.contract.messages import ToolCall
 from clew_workflows.contract.outputs import LiveStatus, PendingCall, ReplyProgress, ToolProgress
 from clew_workflows.contract.payloads import ApprovalPayload, AssistantMessage, RunPayload, ToolMessage
@@ -77,12 +79,14 @@ class Snapshot:
         next_seq: The seq after the newest entry.
         status: The status after that entry; None: the session has ended.
         flights: The calls in flight, as the server describes them. They may be of a moment before or after.
+        of_subagents: The calls that wait in subagents, as they were a few seconds ago at most.
         ended: `hibernated` or `closed`, if no workflow of the session runs.
     """
 
     next_seq: int
     status: LiveStatus | None
     flights: tuple[Flight, ...] = ()
+    of_subagents: tuple[WaitingCall, ...] = ()
     ended: str | None = None
 
 
@@ -153,6 +157,7 @@ class Feed:
         self._announced: set[str] = set()
         self._reports: dict[str, ToolProgress] = {}
         self._retries: dict[str, int] = {}
+        self._of_subagents: set[tuple[str, str]] = set()
 
     def take_entry(self, entry: Entry) -> Iterator[SessionEvent]:
         """Make the events of an entry, the entry's own last: a viewer that goes on after it misses none of them."""
@@ -169,7 +174,7 @@ class Feed:
             case ApprovalPayload() as decision:
                 self._announced.discard(decision.tool_call_id)
             case RunPayload():
-                self._reply, self._retries = None, {}
+                self._reply, self._retries, self._of_subagents = None, {}, set()
         refs = entry.refs
         yield EntryCommitted(request_id=refs.get("request_id"), run_id=refs.get("run_id"), seq=entry.seq, entry=entry)
 
@@ -185,6 +190,7 @@ class Feed:
             self._status = (status.status, status.request_id)
             yield StatusChanged(request_id=status.request_id, run_id=status.run_id, status=status.status)
         yield from self._announce_calls(status)
+        yield from self._announce_calls_of_subagents(snapshot.of_subagents, status)
         for flight in snapshot.flights:
             if flight.is_model_call:
                 yield from self._take_reply(flight, status)
@@ -238,6 +244,23 @@ class Feed:
             )
         for call in self._take_new(status.running_calls):
             yield ToolStarted(**refs, tool_call_id=call.tool_call_id, name=call.name, arguments=call.arguments)
+
+    def _announce_calls_of_subagents(
+        self, calls: tuple[WaitingCall, ...], status: LiveStatus
+    ) -> Iterator[SessionEvent]:
+        for waiting in calls:
+            named = (waiting.session_id, waiting.call.tool_call_id)
+            if status.running_calls and named not in self._of_subagents:
+                self._of_subagents.add(named)
+                yield SubagentWaiting(
+                    request_id=status.request_id,
+                    run_id=status.run_id,
+                    session_id=waiting.session_id,
+                    needs=waiting.needs,
+                    tool_call_id=waiting.call.tool_call_id,
+                    name=waiting.call.name,
+                    arguments=waiting.call.arguments,
+                )
 
     def _take_new(self, calls: tuple[C, ...]) -> Iterator[C]:
         for call in calls:

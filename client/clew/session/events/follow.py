@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from pydantic_core import to_json
 from temporalio.api.enums.v1 import WorkflowExecutionStatus
 from temporalio.client import Client
+from temporalio.exceptions import TemporalError
 
 from clew.session.events.feed import CLOSED, HIBERNATED, Feed, Flight, Snapshot
 from clew.session.events.server import (
@@ -34,10 +35,11 @@ from clew.session.events.server import (
 )
 from clew.session.events.types import EntryCommitted, SessionEvent
 from clew.session.handle import SessionHandle
-from clew.session.reading import FollowedParts, read_entries, read_newest_entry
+from clew.session.reading import FollowedParts, list_calls_of_subagents, read_entries, read_newest_entry
 from clew.session.transport import Pauses
 from clew_workflows.contract import EntriesQuery, FollowQuery
-from clew_workflows.contract.errors import Closed, Interrupted, NotFound, UnknownRequest
+from clew_workflows.contract.errors import ClewError, Closed, Interrupted, NotFound, UnknownRequest
+from clew_workflows.contract.names import make_child_id
 from clew_workflows.contract.outputs import LiveStatus
 from clew_workflows.contract.payloads import SessionPayload, UserMessage
 from clew_workflows.thread.entries import Entry
@@ -55,6 +57,8 @@ RENEWAL_SECONDS = 20.0
 """Seconds until the query `follow` is repeated while calls are in flight: without it workers take viewers as gone."""
 REST_SECONDS = 20.0
 """Longest time between two looks for a hibernated session's next workflow run, in seconds."""
+SUBAGENTS_SECONDS = 3.0
+"""Seconds between two looks for calls that wait in the subagents of a session whose calls run."""
 RECENT_ENTRIES = 1000
 """Number of newest entries that a hub keeps at most."""
 RECENT_BYTES = 2 * 1024 * 1024
@@ -256,11 +260,15 @@ class Hub:
         self._newest_event: SessionPayload | None = None
         self._shared: dict[object, asyncio.Task[Any]] = {}
         self._asked_at = 0.0
+        self._has_newcomer = asyncio.Event()
 
     @contextmanager
     def join(self) -> Iterator[None]:
         """Count a viewer while the body runs."""
         self._viewers += 1
+        if self._snapshot is not None and self._snapshot.ended == HIBERNATED:
+            # The session may have been deleted since: what this process still has of it is for nobody then.
+            self._has_newcomer.set()
         if self._task is None:
             self._task = asyncio.create_task(self._run())
         try:
@@ -282,7 +290,8 @@ class Hub:
         while True:
             if self._failure:
                 raise self._failure
-            if self._snapshot is not None and self._snapshot is not known:
+            is_checked = known is not None or not self._has_newcomer.is_set()
+            if self._snapshot is not None and self._snapshot is not known and is_checked:
                 return self._snapshot
             await self._changed.wait()
 
@@ -337,8 +346,17 @@ class Hub:
                         raise
                     await pauses.wait()
         except Exception as error:
-            self._failure = error
-            self.is_over = True
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        self._failure = error
+        self.is_over = True
+        self._notify()
+
+    def _admit(self) -> None:
+        """Let viewers have what this process has of the session: it was there a moment ago."""
+        if self._has_newcomer.is_set():
+            self._has_newcomer.clear()
             self._notify()
 
     async def _follow_execution(self) -> None:
@@ -354,6 +372,7 @@ class Hub:
             self._watch(execution, decided, called),
             self._fetch_when(decided),
             self._read_heartbeats_when(called, decided, execution.run_id),
+            self._look_at_subagents(),
         )
 
     async def _watch(self, execution: Execution, decided: asyncio.Event, called: asyncio.Event) -> None:
@@ -384,8 +403,15 @@ class Hub:
             return
         parts = FollowedParts(self.handle)
         entries = [entry async for entry in read_forward(parts, known.next_seq)]
-        if parts.latest.status is not None:
-            self._add(entries, parts.latest.status)
+        newest = parts.latest.status
+        if newest is None:
+            return
+        if newest.rev < known.next_seq:
+            name = self.handle.session_id
+            self._fail(NotFound(f"session {name!r} was deleted or recovered, and opened anew: follow it again"))
+            return
+        self._add(entries, newest)
+        self._admit()
 
     def _add(self, entries: Sequence[Entry], status: LiveStatus | None, ended: str | None = None) -> None:
         """Publish new entries, with the status after them."""
@@ -416,6 +442,22 @@ class Hub:
                 quiet = self._now() - changed_at > QUIET_AFTER_SECONDS
                 await asyncio.sleep(QUIET_HEARTBEAT_SECONDS if quiet else HEARTBEAT_SECONDS)
 
+    async def _look_at_subagents(self) -> None:
+        """Look for calls that wait in subagents, while calls run. The session itself is not asked."""
+        while True:
+            await asyncio.sleep(SUBAGENTS_SECONDS)
+            status = self._snapshot.status if self._snapshot else None
+            running = status.running_calls if status else ()
+            named = [make_child_id(self.handle.session_id, call.tool_call_id) for call in running]
+            children = [SessionHandle(self.handle.client, name, self.handle.task_queue) for name in named]
+            # A subagent that cannot be asked ends nothing.
+            with suppress(ClewError, TemporalError):
+                described = await asyncio.gather(*map(describe, children))
+                working = [child for child, found in zip(named, described, strict=True) if found and found.is_running]
+                waiting = tuple(await list_calls_of_subagents(self.handle, working)) if working else ()
+                if self._snapshot is not None:
+                    self._publish(replace(self._snapshot, of_subagents=waiting))
+
     async def _follow_archive(self, execution: Execution | None) -> None:
         """Read the last entries of a session that has ended; wait until one that hibernates runs again.
 
@@ -431,9 +473,11 @@ class Hub:
             )
         pauses, shows_end = Pauses(FIRST_PAUSE_SECONDS, REST_SECONDS), False
         while execution is None or not execution.is_running:
-            # The store may show the archive as it was before the session's end: read it again then.
-            if not shows_end:
+            # The store may show the archive as it was before the session's end: read it again then, and if it may
+            # have been deleted.
+            if not shows_end or self._has_newcomer.is_set():
                 await self._fetch_archived()
+                self._admit()
                 if self._newest_event is None:
                     newest = await read_newest_entry(self.handle, "session")
                     # One that the read before has not found comes with the entries before it, in the next read.
@@ -446,8 +490,14 @@ class Hub:
                     return
                 shows_end = event == "hibernated"
                 self._publish(replace(self.snapshot, status=None, flights=(), ended=HIBERNATED))
-            await pauses.wait()
+            known = execution
+            await _run_until_first(pauses.wait(), self._wait_for_newcomer())
             execution = await describe(self.handle)
+            if execution and known and execution.run_id != known.run_id:
+                shows_end = False
+
+    async def _wait_for_newcomer(self) -> None:
+        await self._has_newcomer.wait()
 
     async def _fetch_archived(self) -> None:
         if self._snapshot is None:

@@ -202,6 +202,27 @@ class ResultRequired(_Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SubagentWaiting(_Event):
+    """A tool call of a subagent waits. It is told within seconds, and decided or answered in the subagent's session.
+
+    Attributes:
+        type: `subagent_waiting`.
+        session_id: The subagent's session, which may be one of a subagent's own.
+        needs: `approval`: `Session.approve` or `Session.deny`; `result`: `Session.submit_tool_result`.
+        tool_call_id: The call.
+        name: The tool.
+        arguments: The model's arguments.
+    """
+
+    type: Literal["subagent_waiting"] = "subagent_waiting"
+    session_id: str
+    needs: Literal["approval", "result"]
+    tool_call_id: str
+    name: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Retrying(_Event):
     """An attempt of a model call or of a tool call has failed; another one follows.
 
@@ -262,6 +283,7 @@ SessionEvent = (
     | ToolFinished
     | ApprovalRequired
     | ResultRequired
+    | SubagentWaiting
     | Retrying
     | Restarted
     | StatusChanged

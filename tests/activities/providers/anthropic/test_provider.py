@@ -11,10 +11,13 @@ from anthropic.types.beta import message_create_params as beta_message_create_pa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clew_activities.providers import load_providers
 from clew_activities.providers.anthropic.provider import Anthropic, make_providers
 from clew_activities.providers.anthropic.stream import AnthropicDecoder
+from clew_activities.providers.dialects import ANTHROPIC, MESSAGES_DIALECTS
 from clew_activities.providers.encoders import compare_request, dump_body
 from clew_activities.providers.errors import ProviderError
+from clew_activities.providers.fit_tools import fit_name
 from clew_workflows.contract.messages import Message, canonicalize
 from clew_workflows.contract.payloads import SentRequest
 from tests.support.provider_server import (
@@ -123,7 +126,7 @@ def test_results_of_tools_are_one_user_message_before_what_the_user_says() -> No
             "content": [
                 make_text("Both."),
                 {"type": "tool_use", "id": "tc_1", "name": "add", "input": {"a": 1}},
-                {"type": "tool_use", "id": "tc_2", "name": "my_tool", "input": {}},
+                {"type": "tool_use", "id": "tc_2", "name": fit_name("my tool", ANTHROPIC.tools), "input": {}},
             ],
         },
         {
@@ -406,6 +409,7 @@ EVENTS = st.one_of(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(st.lists(EVENTS, max_size=6))
 def test_whatever_arrives_is_a_reply_that_can_be_stored_or_a_typed_error(events: list[Any]) -> None:
     try:
@@ -738,3 +742,82 @@ def test_prompts_that_are_cached_for_an_hour_are_counted_apart() -> None:
     start = open_message(input_tokens=5, cache_creation_input_tokens=40, cache_creation=created)
     usage = decode(AnthropicDecoder("anthropic"), [start, HI, *close_message()]).usage
     assert (usage.input_tokens, usage.written_input_tokens, usage.long_written_input_tokens) == (45, 40, 30)
+
+
+@pytest.mark.parametrize("name", sorted({*MESSAGES_DIALECTS} - {"anthropic", "gateway"}))
+def test_another_server_gets_nothing_of_anthropics_alone(name: str) -> None:
+    """No beta, no newest version, no format of the answer, no adaptive thinking, no options that it may refuse."""
+    provider = Anthropic("other", "http://other", "key-1234", betas=(), dialect=MESSAGES_DIALECTS[name])
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    request = make_request(
+        HELLO, model="model-5.1", tools=[ADD], reasoning_effort="high", service_tier="auto", output_schema=schema
+    )
+    sent = provider.encode(request)
+    known = {"model", "messages", "stream", "system", "tools", "max_tokens", "thinking"}
+    assert sent.body.keys() <= known
+    assert sent.body.get("thinking", {}).get("type") in (None, "enabled")
+    assert "anthropic-beta" not in sent.headers
+    assert sent.headers["anthropic-version"] == "2023-06-01"
+    assert sent.headers["authorization"] == "Bearer key-1234"
+    assert "integer" in json.dumps(sent.body["system"])
+
+
+def test_thinking_without_a_signature_goes_back_to_the_server_that_sends_none() -> None:
+    """As DeepSeek wants it, also beside the calls that another model has made."""
+    provider = Anthropic("deepseek", "https://api.deepseek.com/anthropic", dialect=MESSAGES_DIALECTS["deepseek"])
+    request = make_request(HELLO, model="deepseek-v4-pro", tools=[ADD])
+    events = [
+        open_message(),
+        start_block(0, type="thinking", thinking=""),
+        make_delta(0, type="thinking_delta", thinking="I must add."),
+        start_block(0, type="tool_use", id="call_1", name="add", input={}),
+        make_delta(0, type="input_json_delta", partial_json='{"a": 1}'),
+        *close_message("tool_use"),
+    ]
+    reply = decode(provider.make_decoder(request), events)
+    assert reply.tool_calls[0].arguments == {"a": 1}
+    assert reply.provider_data is not None
+    own: Message = {**make_call(a=1), "provider_data": reply.provider_data}
+    foreign = make_call(call_id="tc_2", a=2)
+    messages = [HELLO, own, make_result("1"), foreign, make_result("2", "tc_2")]
+    body = provider.encode(make_request(*messages, model="deepseek-v4-pro", tools=[ADD])).body
+    thoughts = [turn["content"][0] for turn in body["messages"] if turn["role"] == "assistant"]
+    assert [(block["type"], block["thinking"]) for block in thoughts] == [
+        ("thinking", "I must add."),
+        ("thinking", " "),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("environ", "name", "dialect"),
+    [
+        ({"ANTHROPIC_API_KEY": "k"}, "anthropic", "anthropic"),
+        ({"ANTHROPIC_BASE_URL": "https://api.deepseek.com/anthropic"}, "anthropic", "deepseek"),
+        ({"ANTHROPIC_BASE_URL": "https://api.moonshot.cn/anthropic"}, "anthropic", "kimi"),
+        ({"ANTHROPIC_BASE_URL": "https://api.z.ai/api/anthropic"}, "anthropic", "glm"),
+        ({"ANTHROPIC_BASE_URL": "https://api.minimax.io/anthropic"}, "anthropic", "minimax"),
+        ({"ANTHROPIC_BASE_URL": "https://ai-gateway.vercel.sh"}, "anthropic", "gateway"),
+        ({"ANTHROPIC_BASE_URL": "http://h", "CLEW_PROVIDER_ANTHROPIC_DIALECT": "vllm"}, "anthropic", "vllm"),
+        ({"CLEW_PROVIDER_DS_BASE_URL": "https://api.deepseek.com/anthropic"}, "ds", "deepseek"),
+        (
+            {"CLEW_PROVIDER_OLLAMA_BASE_URL": "http://h", "CLEW_PROVIDER_OLLAMA_DIALECT": "anthropic"},
+            "ollama",
+            "ollama",
+        ),
+        ({"CLEW_PROVIDER_X_BASE_URL": "http://h", "CLEW_PROVIDER_X_DIALECT": "anthropic-kimi"}, "x", "kimi"),
+        ({"CLEW_PROVIDER_X_BASE_URL": "http://h/anthropic"}, "x", "anthropic"),
+    ],
+)
+def test_a_server_has_the_dialect_of_its_variable_its_host_or_its_name(
+    environ: dict[str, str], name: str, dialect: str
+) -> None:
+    provider = load_providers(environ).get(name)
+    assert isinstance(provider, Anthropic)
+    assert provider.choose_dialect("claude-sonnet-4-5").name == dialect
+
+
+@pytest.mark.parametrize(("model", "dialect"), [("claude-sonnet-4-5", "anthropic"), ("qwen3", "strict")])
+def test_at_a_server_that_is_not_known_the_model_decides(model: str, dialect: str) -> None:
+    sent = Anthropic("x", "http://gateway").encode(make_request(HELLO, model=model))
+    assert sent.fitting is not None
+    assert sent.fitting.dialect == dialect

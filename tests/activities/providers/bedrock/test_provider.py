@@ -28,6 +28,7 @@ from clew_activities.providers.errors import (
     ContextLengthExceeded,
     ErrorAnswer,
     InsufficientQuota,
+    ItemRefused,
     Overloaded,
     ProviderError,
     ProviderUnavailable,
@@ -469,7 +470,7 @@ async def test_frames_that_are_no_events_are_ignored(server: FakeServer, client:
         ("internalServerException", "", ProviderUnavailable),
         ("modelStreamErrorException", "The system encountered an unexpected error", ProviderUnavailable),
         ("validationException", "Input is too long for requested model.", ContextLengthExceeded),
-        ("validationException", "The model returned the following errors: x", BadRequest),
+        ("validationException", "The model returned the following errors: x", ItemRefused),
     ],
 )
 async def test_an_exception_in_a_stream_becomes_an_error(
@@ -513,7 +514,7 @@ def read_error(status: int, kind: str, message: str) -> ProviderError:
             UnknownModel,
         ),
         (404, "ResourceNotFoundException", "Could not resolve the foundation model from x", UnknownModel),
-        (400, "ValidationException", "The value at messages.0 is wrong", BadRequest),
+        (400, "ValidationException", "The value at messages.0 is wrong", ItemRefused),
         (
             403,
             "AccessDeniedException",
@@ -754,6 +755,7 @@ EVENTS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(EVENTS, max_size=6))
 def test_whatever_arrives_is_a_reply_that_can_be_stored_or_a_typed_error(events: list[tuple[str, Any]]) -> None:
     try:

@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 from google.genai import types
 
+from clew_activities.providers.dialects import GOOGLE
 from clew_activities.providers.encoders import ENCODERS, dump_body
 from clew_activities.providers.errors import (
     BadRequest,
@@ -12,6 +13,7 @@ from clew_activities.providers.errors import (
     EmptyReply,
     ErrorAnswer,
     InsufficientQuota,
+    ItemRefused,
     OutputExhausted,
     Overloaded,
     ProviderError,
@@ -21,6 +23,7 @@ from clew_activities.providers.errors import (
     Unauthorized,
     UnknownModel,
 )
+from clew_activities.providers.fit_tools import fit_name
 from clew_activities.providers.google.provider import Google, make_providers
 from clew_activities.providers.google.schema import make_answer_schema
 from clew_activities.providers.google.stream import GoogleDecoder
@@ -124,7 +127,7 @@ def test_results_are_one_users_turn_in_the_order_of_their_calls() -> None:
     assert [content["role"] for content in contents] == ["user", "model", "user"]
     assert contents[2]["parts"] == [
         {"functionResponse": {"name": "add", "response": {"result": "3"}}},
-        {"functionResponse": {"name": "my_tool", "response": {"result": ""}}},
+        {"functionResponse": {"name": fit_name("my tool", GOOGLE.tools), "response": {"result": ""}}},
         {"text": "Stop!"},
     ]
 
@@ -428,7 +431,7 @@ def test_finishing_twice_gives_the_same_reply() -> None:
 @pytest.mark.parametrize(
     ("status", "error", "expected"),
     [
-        (400, {"status": "INVALID_ARGUMENT", "message": "Function call is missing a thought_signature"}, BadRequest),
+        (400, {"status": "INVALID_ARGUMENT", "message": "Function call is missing a thought_signature"}, ItemRefused),
         (
             400,
             {

@@ -20,8 +20,10 @@ from clew_activities.providers.errors import (
     ContextLengthExceeded,
     EmptyReply,
     InsufficientQuota,
+    ItemRefused,
     OutputExhausted,
     Overloaded,
+    PromptRefused,
     ProviderError,
     ProviderUnavailable,
     RateLimited,
@@ -522,7 +524,7 @@ def test_an_id_that_the_api_would_not_take_back_is_not_kept() -> None:
         ),
         ([end("failed", error={"code": "server_error", "message": "sorry"})], ProviderUnavailable),
         ([end("failed", error={"code": "rate_limit_exceeded", "message": "slower"})], RateLimited),
-        ([end("failed", error={"code": "invalid_prompt", "message": "flagged"})], ContentRefused),
+        ([end("failed", error={"code": "invalid_prompt", "message": "flagged"})], PromptRefused),
         ([end("failed")], ProviderUnavailable),
         (
             [{"type": "error", "code": "context_length_exceeded", "message": "m", "param": None}],
@@ -538,7 +540,7 @@ def test_an_id_that_the_api_would_not_take_back_is_not_kept() -> None:
             InsufficientQuota,
         ),
         ([{"type": "error", "code": "server_is_overloaded", "message": "m"}], Overloaded),
-        ([{"type": "error", "error": {"type": "invalid_request_error", "code": None, "message": "m"}}], BadRequest),
+        ([{"type": "error", "error": {"type": "invalid_request_error", "code": None, "message": "m"}}], ItemRefused),
     ],
 )
 def test_what_is_no_reply_is_a_typed_error(events: list[Any], error: type[ProviderError]) -> None:
@@ -576,6 +578,7 @@ RESPONSE = JSON | st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.fixed_dictionaries(

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from clew_activities.received_media import NewMedia
 from clew_activities.tools.mcp.settings import HttpSettings, McpUnusable, ProcessSettings, read_mcp_settings
-from clew_activities.tools.mcp.tools import make_result_text
+from clew_activities.tools.mcp.tools import McpTools, make_result_pieces, make_result_text
 
 
 def read(folder: Path, document: Any, **environ: str) -> Any:
@@ -31,6 +32,31 @@ def test_variables_come_from_the_worker(tmp_path: Path) -> None:
     assert (one.env, two.headers) == ({"KEY": "s3cret-value"}, {"Authorization": "Bearer s3cret-value"})
     assert settings.secrets == ("s3cret-value",)
     assert "s3cret" not in repr((one, two, settings.secrets and settings))
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_told"),
+    [
+        ({"command": "no-such-program"}, True),
+        ({"command": "/no/such/program"}, True),
+        ({"command": "sh", "env": {"PATH": "/no/such/folder"}}, True),
+        ({"command": "sh", "cwd": "/no/such/folder"}, True),
+        ({"command": "./server", "cwd": "{folder}"}, False),
+        ({"command": "./other", "cwd": "{folder}"}, True),
+        ({"command": "server", "env": {"PATH": "{folder}"}}, False),
+        ({"command": "sh"}, False),
+        ({"url": "http://127.0.0.1:9/mcp"}, False),
+    ],
+)
+def test_a_server_whose_program_is_missing_is_told_at_the_start(
+    tmp_path: Path, fields: dict[str, Any], is_told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A line in the log names it. The worker starts: the other servers can be used."""
+    (tmp_path / "server").write_text("#!/bin/sh\n")
+    (tmp_path / "server").chmod(0o755)
+    document = json.dumps({"mcpServers": {"one": fields}}).replace("{folder}", str(tmp_path))
+    McpTools(read(tmp_path, document))
+    assert ("MCP server 'one' cannot be started: there is no " in caplog.text) == is_told
 
 
 def test_no_file_means_no_servers() -> None:
@@ -81,3 +107,12 @@ def text(value: str) -> dict[str, Any]:
 )
 def test_a_result_becomes_text(result: dict[str, Any], shown: str) -> None:
     assert make_result_text(result) == shown
+
+
+@pytest.mark.parametrize("uri", ["http://[bad/kept.txt", "//[/kept.txt", "kept.txt", "a://b/kept.txt"])
+def test_a_file_whose_uri_is_none_is_read(uri: str) -> None:
+    """The name of the file is the last part of whatever the server writes."""
+    part = {"type": "resource", "resource": {"uri": uri, "blob": "aGk="}}
+    (piece,) = make_result_pieces({"content": [part]}) or []
+    assert isinstance(piece, NewMedia)
+    assert (piece.data, piece.name) == (b"hi", "kept.txt")

@@ -38,6 +38,8 @@ from tests.support.media import make_pdf, make_png, make_wav
 from tests.support.waiting import PATIENCE_SECONDS
 from tests.support.web import serve
 
+pytestmark = pytest.mark.usefixtures("patient_connections")
+
 SECRET = "s3cret-of-the-server"
 GOOD = ProcessSettings(
     command=sys.executable, args=("-m", "tests.support.mcp_server"), env={"PYTHONPATH": os.pathsep.join(sys.path)}
@@ -118,6 +120,7 @@ async def call(tools: McpTools, tool: str, **arguments: object) -> tuple[Any, bo
     return await tools.call(found, dict(arguments))
 
 
+@pytest.mark.slow
 async def test_a_real_server_serves_its_tools(good: McpTools) -> None:
     """Schemas, hints, results of each kind, errors, and a list that changes while it is used."""
     tools = {tool.tool: tool for tool in await good.select("mcp:good/*")}
@@ -160,13 +163,14 @@ async def test_hostile_base64_is_named(bad: McpTools, part: dict[str, Any]) -> N
     assert isinstance(unusable, Unusable)
 
 
-async def test_secrets_within_files_and_names_are_redacted(bad: McpTools) -> None:
-    """A text file that holds a secret of the worker is stored without it."""
-    blob = base64.b64encode(f"the key is {SECRET}".encode()).decode()
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-32"])
+async def test_secrets_within_files_and_names_are_redacted(bad: McpTools, encoding: str) -> None:
+    """A text file that holds a secret of the worker is stored without it, whatever its encoding is."""
+    blob = base64.b64encode(f"the key is {SECRET}".encode(encoding)).decode()
     part = {"type": "resource", "resource": {"uri": f"f:///{SECRET}.txt", "blob": blob, "mimeType": "text/plain"}}
     (_, file), _ = await call(bad, "show", part=part)
     assert isinstance(file, NewMedia)
-    assert SECRET not in f"{file.name} {file.data.decode()}"
+    assert SECRET not in f"{file.name} {file.data.decode(encoding)}"
     assert file.media_type == "text/plain"
 
 
@@ -189,6 +193,7 @@ async def test_a_link_in_a_result_can_be_read(good: McpTools) -> None:
         await good.call(tools["read_resource"], {"uri": "notes://never"})
 
 
+@pytest.mark.slow
 async def test_a_changed_list_of_tools_is_noticed() -> None:
     """The server's notification makes the worker read the list again: the next preparation and model call see it."""
     tools = McpTools(McpSettings({"good": GOOD}))
@@ -208,7 +213,7 @@ async def test_a_changed_list_of_tools_is_noticed() -> None:
 @pytest.mark.slow
 async def test_a_server_that_restarts_with_other_tools_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker has no sign of the restart of a server at a URL. While it is down its last list stands."""
-    monkeypatch.setattr(connection, "HTTP_LIST_SECONDS", 0)
+    monkeypatch.setattr(connection, "LIST_LIFE_SECONDS", 0)
     monkeypatch.setattr(tools_module, "LOOK_SECONDS", 60)
     port = find_port()
     with run_http_server(port) as settings:
@@ -247,6 +252,7 @@ async def test_a_server_that_is_slow_to_list_its_tools_delays_no_model_call(
     await tools.close()
 
 
+@pytest.mark.slow
 async def test_a_process_has_no_variables_of_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server's process gets the variables of its settings, and a few like `PATH`."""
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
@@ -267,7 +273,6 @@ async def test_a_process_has_no_variables_of_the_worker(monkeypatch: pytest.Monk
         ("flood", "a message of over"),
         ("chatter", "messages in a second"),
         ("babble", "other lines than JSON-RPC"),
-        ("nonsense", "ValidationError"),
     ],
 )
 async def test_a_call_that_a_server_breaks_ends_with_its_problem(
@@ -397,7 +402,7 @@ async def test_a_tool_with_a_schema_that_cannot_be_used_is_left_out(bad: McpTool
     """By name it is refused with the reason. A name that providers refuse gets another one."""
     tools = {tool.tool: tool.name for tool in await bad.select("mcp:bad/*")}
     assert "costly" not in tools
-    assert tools["a name with spaces"].startswith("mcp__bad__a_name_with_spaces-")
+    assert tools["a name with spaces"].startswith("mcp__bad__a-name-with-spaces-")
     with pytest.raises(UnknownMcpTool, match=r"'mcp:bad/costly' cannot be used: .*dynamicRef"):
         await bad.select("mcp:bad/costly")
 

@@ -103,6 +103,7 @@ def see(_body: dict[str, Any]) -> Reply:
     return Reply("It is red.")
 
 
+@pytest.mark.slow
 async def test_the_chat_shows_pictures_below_their_lines(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     """A resumed session shows the image of its last turn; one that is too large, and a bomb, have a line."""
     monkeypatch.setenv(SETTING, "sixel")

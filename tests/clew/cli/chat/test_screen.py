@@ -32,8 +32,10 @@ from clew.session.events import (
     ToolProgressed,
     ToolStarted,
 )
+from clew.session.reading import WaitingCall
 from clew_workflows.contract.messages import Citation, ProviderCall
 from clew_workflows.contract.outcomes import Usage
+from clew_workflows.contract.outputs import PendingCall
 from clew_workflows.thread.entries import Entry, Refs
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -251,3 +253,16 @@ def test_sources_follow_the_reply() -> None:
     assert shown == [ReplyBlock("Tea."), SourcesBlock(tuple(calls), tuple(citations))]
     assert Painter(80).paint_block(shown[-1]) == "↗ web_search: tea\n[1] A — https://a.example\n"
     assert screen.take(say("assistant", "No tea.")) == []
+
+
+def test_calls_that_wait_in_subagents_are_told_once() -> None:
+    """Approvals, which a key decides, and results, for which the command is told."""
+    screen = Screen()
+    call = PendingCall(tool_call_id="t-1", name="pay", arguments={})
+    calls = [WaitingCall("s.t-0", "approval", call), WaitingCall("s.t-9", "result", call)]
+    asked, wanted = screen.take_calls_of_subagents(calls)
+    assert screen.take_calls_of_subagents(calls) == []
+    assert screen.waiting_calls == (asked,)
+    assert isinstance(wanted, WaitingBlock)
+    assert (wanted.needs, wanted.session_id) == ("result", "s.t-9")
+    assert "clew submit s.t-9 t-1" in Painter(80).paint_block(wanted)

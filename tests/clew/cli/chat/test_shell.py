@@ -6,6 +6,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from clew import Agent, tool
 from clew.cli.options import list_names
 from clew.local import Reply, ToolCall
@@ -44,6 +46,7 @@ async def test_what_is_typed_during_a_reply_steers(stack: Stack) -> None:
     assert contents == ["**one**", "<**one**>", "two", "<two>"]
 
 
+@pytest.mark.slow
 async def test_files_are_attached(stack: Stack, tmp_path: Path) -> None:
     """What `/attach` names goes with the next message only; until then it stands above the line."""
     session = await stack.open(lambda body: Reply("seen"))
@@ -126,6 +129,7 @@ async def test_a_correction_has_its_files(stack: Stack, tmp_path: Path) -> None:
     assert [blob.get("name") for blob in iterate_blobs(contents)] == ["a.png"]
 
 
+@pytest.mark.slow
 async def test_escape_cancels_the_run_and_not_the_chat(stack: Stack) -> None:
     """Esc and Ctrl-C cancel; without a run they give a hint; the chat goes on."""
     model = PausedModel()
@@ -156,6 +160,7 @@ def pay_thrice(body: dict[str, Any]) -> Reply:
     return Reply(" / ".join(message["content"] for message in body["messages"] if message["role"] == "tool"))
 
 
+@pytest.mark.slow
 async def test_an_approval_is_answered_in_place(stack: Stack) -> None:
     """Each call is asked with its arguments: yes, no with a reason, or other arguments."""
     session = await stack.open(pay_thrice, tools=["add"], require_approval=["add"])
@@ -183,6 +188,7 @@ async def test_an_approval_is_answered_in_place(stack: Stack) -> None:
     assert len(await session.entries(kind="approval")) == 3
 
 
+@pytest.mark.slow
 async def test_commands_control_a_run(stack: Stack) -> None:
     """Commands while a run waits or works: see its status, approve, deny; steer another one, cancel it."""
     model, resumed = PausedModel(), asyncio.Event()
@@ -251,6 +257,7 @@ async def _are_listed(stack: Stack, session_id: str, model: str) -> bool:
     return session_id in names.sessions and model in names.models
 
 
+@pytest.mark.slow
 async def test_commands(stack: Stack) -> None:
     """An unknown command is said to be one; lanes, models, contexts and forks are a line each."""
     session = await stack.open(lambda body: Reply(f"<{get_last_message(body)['content']}>"))

@@ -93,6 +93,7 @@ async def test_a_named_session_has_the_conversation(served: Served, client: open
     assert len(await stack.clew.session(served.scope("support-1")).entries(kind="run")) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("streams", [False, True])
 async def test_functions(client: openai.AsyncOpenAI, stack: Stack, *, streams: bool) -> None:
     """A completion ends with calls of functions; the request with their results goes on in the same session."""
@@ -145,10 +146,10 @@ async def test_a_failed_request_is_an_error(client: openai.AsyncOpenAI, stack: S
     """A provider's refusal raises the client's exception, also in a stream, and is not repeated."""
     model = stack.add_model(lambda _body: Reply.error(400, "no such thing"))
     messages: Any = [{"role": "user", "content": "Hi"}]
-    with pytest.raises(openai.BadRequestError, match="no such thing"):
+    with pytest.raises(openai.BadRequestError, match="bad_request: "):
         await client.with_options(max_retries=2).chat.completions.create(model=model, messages=messages)
     assert len(stack.list_requests(model)) == 1
-    with pytest.raises(openai.APIError, match="no such thing"):
+    with pytest.raises(openai.APIError, match="bad_request: "):
         async for _ in await client.chat.completions.create(model=model, messages=messages, stream=True):
             pass
 
@@ -159,8 +160,12 @@ async def test_what_is_not_served_is_refused(client: openai.AsyncOpenAI, stack: 
     cases: list[tuple[dict[str, Any], str, str]] = [
         ({"logit_bias": {"1": 2}}, "unsupported_parameter", "logit_bias"),
         ({"n": 2}, "unsupported_value", "n"),
-        ({"messages": [{"role": "assistant", "content": "Hi"}]}, "missing_required_parameter", "input"),
-        ({"messages": [{"role": "tool", "tool_call_id": "c", "content": "x"}]}, "invalid_value", "input"),
+        ({"messages": [{"role": "assistant", "content": "Hi"}]}, "missing_required_parameter", "messages"),
+        (
+            {"messages": [{"role": "tool", "tool_call_id": "c", "content": "x"}, {"role": "user", "content": "Hi"}]},
+            "invalid_value",
+            "messages[0]",
+        ),
         ({"extra_body": {"wings": 2}}, "unknown_parameter", "wings"),
     ]
     for fields, code, param in cases:

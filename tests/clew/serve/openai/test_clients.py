@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
-from langchain_openai import ChatOpenAI
 from pydantic import BaseModel, SecretStr
 
 from clew.local import Reply
@@ -93,6 +92,8 @@ async def test_clients_from_npm(stack: Stack, npm_packages: Path) -> None:
 async def test_langchain(stack: Stack, *, responses: bool) -> None:
     """LangChain's model, over both APIs: a text, a stream, a tool, and a structured output."""
     model = stack.add_model(answer)
+    from langchain_openai import ChatOpenAI  # noqa: PLC0415 - takes most of a second
+
     async with run_service(stack.clew) as served:
         chat = ChatOpenAI(
             model=model,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from typing import Any
 
 import openai
@@ -77,6 +78,7 @@ async def test_each_addition_is_answered_by_its_own_items(client: openai.AsyncOp
     assert len(ids) == len(set(ids)) == 6
 
 
+@pytest.mark.slow
 async def test_metadata_and_deletion(client: openai.AsyncOpenAI, stack: Stack) -> None:
     """Metadata is replaced, and a deleted conversation is gone. Items alone are not deleted."""
     made = await client.conversations.create(metadata={"a": "b"})
@@ -93,6 +95,7 @@ async def test_metadata_and_deletion(client: openai.AsyncOpenAI, stack: Stack) -
         await client.responses.create(model=stack.add_model("fine"), input="Hi", conversation=made.id)
 
 
+@pytest.mark.slow
 async def test_a_conversation_without_an_agent_takes_none(client: openai.AsyncOpenAI, stack: Stack) -> None:
     """A conversation that began without an agent has a model; a response that names an agent is refused."""
     made = await client.conversations.create()
@@ -109,6 +112,43 @@ async def test_a_conversation_without_an_agent_takes_none(client: openai.AsyncOp
     assert check(await client.responses.retrieve(second.id)).model == other
 
 
+@pytest.mark.slow
+async def test_all_approvals_that_wait_are_told(stack: Stack) -> None:
+    """A response has each request; after one is decided, the next one has the other, beside another viewer, too."""
+
+    def script(body: dict[str, Any]) -> Reply:
+        if body["messages"][-1]["role"] == "user":
+            return Reply("", [ToolCall("guarded", {}, "x"), ToolCall("guarded", {}, "y")])
+        return Reply("all done")
+
+    agent = Agent("cleaner", model=stack.add_model(script), tools=[guarded])
+    clew = make_client(stack)
+    async with (
+        run_deployment(stack, clew, agent, tools=(guarded,)),
+        run_service(clew) as served,
+        connect(served) as client,
+    ):
+        conversation = await client.conversations.create(metadata={"clew.agent": "cleaner"})
+        session = served.app.state.clew.session(served.scope(conversation.id))
+        async with aclosing(session.follow(0)) as viewing:
+            await anext(viewing)
+            first = check(await client.responses.create(model="cleaner", input="Go", conversation=conversation.id))
+            requests = [item for item in first.output if item.type == "mcp_approval_request"]
+            assert len(requests) == 2
+
+            async def decide(request: Any, approve: bool) -> Any:
+                decision = {"type": "mcp_approval_response", "approval_request_id": request.id, "approve": approve}
+                sent: Any = [request.to_dict(), decision]
+                return check(await client.responses.create(model="cleaner", input=sent))
+
+            second = await decide(requests[0], approve=True)
+            assert [item.type for item in second.output] == ["mcp_call", "mcp_approval_request"]
+            assert second.output[1].id == requests[1].id
+            third = await decide(requests[1], approve=False)
+            assert third.output_text == "all done"
+
+
+@pytest.mark.slow
 async def test_an_agent_with_tools_and_an_approval(stack: Stack) -> None:
     """An agent's own tools are calls of a server's; one that needs approval waits for the caller's decision."""
 

@@ -13,7 +13,7 @@ from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from clew.serve.openai.chunks import Chunks, ReplyRestarted
-from clew.serve.openai.events import ATTEMPT_NUMBERS, Event, ResponseEvents, split_text
+from clew.serve.openai.events import ATTEMPT_NUMBERS, WAITING, Event, ResponseEvents, split_text
 from clew.serve.openai.frames import Frame, make_error
 from clew.serve.openai.names import ResponseName
 from clew.serve.openai.refusals import RequestEnded
@@ -107,11 +107,12 @@ def commit(entry: Entry) -> EntryCommitted:
 
 
 def run(events: ResponseEvents, taken: Iterable[SessionEvent]) -> list[Event]:
-    """Make the events, and check that each is one of the API, with a number that rises."""
+    """Make the events, and check that each is of the API, with a number that rises, or tells of a call that waits."""
     made = [*events.begin(), *itertools.chain.from_iterable(map(events.take, taken))]
-    for event in made:
+    numbered = [event for event in made if event["type"] != WAITING]
+    for event in numbered:
         _events.validate_python(event)
-    numbers = [event["sequence_number"] for event in made]
+    numbers = [event["sequence_number"] for event in numbered]
     assert numbers == sorted(set(numbers))
     check_indexes(made)
     return made
@@ -289,7 +290,8 @@ def test_an_approval_ends_a_response_and_its_call_is_in_the_next() -> None:
     assert call["approval_request_id"] == first.response["output"][0]["id"]
     assert message["content"][0]["text"] == "Done."
     waiting = ResponseEvents(make_frame(), may_approve=False)
-    run(waiting, [commit(reply), asks])
+    told = run(waiting, [commit(reply), asks])[-1]
+    assert (told["type"], told["session_id"], told["tool_call_id"]) == (WAITING, "chat", "t0")
     assert not waiting.is_over
 
 

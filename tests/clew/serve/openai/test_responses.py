@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 from base64 import b64encode
 from collections.abc import Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from pydantic import BaseModel
 from clew import Agent
 from clew.local import Reply, ToolCall
 from clew.serve.streams import Drain
+from tests.support.examples import mark_slow_except
 from tests.support.holding import hold_intake, note_answers, run_holding_worker, wait_for_answers
 from tests.support.media import make_png
 from tests.support.openai_api import check, connect
@@ -134,6 +136,7 @@ async def test_a_drain_is_an_error_behind_which_the_stream_goes_on(
     assert behind[-1].type == "response.completed"
 
 
+@pytest.mark.slow
 async def test_a_previous_response_is_continued(client: openai.AsyncOpenAI, stack: Stack) -> None:
     """A response that names the one before goes on with its conversation, without its instructions."""
     model = stack.add_model(echo)
@@ -146,6 +149,7 @@ async def test_a_previous_response_is_continued(client: openai.AsyncOpenAI, stac
     assert second.conversation.id == first.conversation.id
 
 
+@pytest.mark.slow
 async def test_an_earlier_response_is_forked(client: openai.AsyncOpenAI, stack: Stack) -> None:
     """A response that follows an earlier one than the newest begins a fork, and the newest stays as it is."""
     model = stack.add_model(echo)
@@ -198,6 +202,7 @@ async def test_background_and_cancel(client: openai.AsyncOpenAI, stack: Stack) -
     assert check(await client.responses.retrieve(made.id)).status == "cancelled"
 
 
+@pytest.mark.slow
 async def test_a_function_is_called(client: openai.AsyncOpenAI, stack: Stack) -> None:
     """A response ends with the calls of the caller's functions, and the next one goes on with their results."""
 
@@ -222,10 +227,6 @@ async def test_a_function_is_called(client: openai.AsyncOpenAI, stack: Stack) ->
         await client.responses.create(model=model, input="And?", previous_response_id=first.id, tools=[WEATHER])
     with pytest.raises(openai.BadRequestError, match="No tool output found"):
         await client.responses.create(model=model, input=results[:1], previous_response_id=first.id, tools=[WEATHER])
-    with pytest.raises(openai.BadRequestError, match="instructions"):
-        await client.responses.create(
-            model=model, input=results, previous_response_id=first.id, tools=[WEATHER], instructions="Else."
-        )
     second = check(
         await client.responses.create(model=model, input=results, previous_response_id=first.id, tools=[WEATHER])
     )
@@ -242,8 +243,10 @@ async def test_a_function_is_called(client: openai.AsyncOpenAI, stack: Stack) ->
     assert third.tools == []
 
 
-@pytest.mark.parametrize("streams", [False, True])
-@pytest.mark.parametrize("store", [False, True])
+@pytest.mark.parametrize(
+    ("streams", "store"),
+    mark_slow_except([(True, False), (False, True)], itertools.product((False, True), (False, True))),
+)
 async def test_the_items_of_an_input_name_the_conversation(
     client: openai.AsyncOpenAI, stack: Stack, *, streams: bool, store: bool
 ) -> None:
@@ -274,6 +277,7 @@ async def test_the_items_of_an_input_name_the_conversation(
     assert third.output_text.endswith("user: Thanks")
 
 
+@pytest.mark.slow
 async def test_parts_of_a_message(client: openai.AsyncOpenAI, stack: Stack) -> None:
     """An image and a file are stored as blobs, and the items of the input name them by their digests."""
     model = stack.add_model("seen")
@@ -299,6 +303,7 @@ async def test_parts_of_a_message(client: openai.AsyncOpenAI, stack: Stack) -> N
         await client.responses.create(model=model, input=bad)
 
 
+@pytest.mark.slow
 async def test_a_key_with_agents_may_bring_functions(stack: Stack) -> None:
     """A key that may use one agent brings functions of its own, and no other model."""
     agent = Agent("forecaster", model=stack.add_model(call_weather))
@@ -368,6 +373,7 @@ async def test_a_repeated_request_finds_what_waits_for_its_caller(
     assert len(stack.list_requests(model)) == 3
 
 
+@pytest.mark.slow
 async def test_a_response_is_known_before_its_session_has_decided(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -419,7 +425,6 @@ async def test_what_is_not_served_is_refused(client: openai.AsyncOpenAI, stack: 
     cases: list[tuple[dict[str, Any], str, str]] = [
         ({"max_tool_calls": 3}, "unsupported_parameter", "max_tool_calls"),
         ({"truncation": "disabled"}, "unsupported_value", "truncation"),
-        ({"parallel_tool_calls": False}, "unsupported_value", "parallel_tool_calls"),
         ({"tools": [{"type": "web_search"}]}, "unsupported_value", "tools[0].type"),
         ({"extra_body": {"wings": 2}}, "unknown_parameter", "wings"),
         ({"temperature": 7}, "invalid_value", "temperature"),
@@ -462,7 +467,8 @@ async def test_a_failed_request(client: openai.AsyncOpenAI, stack: Stack) -> Non
     made = check(await client.responses.create(model=model, input="Hi"))
     assert made.status == "failed"
     assert made.error is not None
-    assert "no such thing" in made.error.message
+    assert made.error.message.startswith("bad_request: ")
+    assert "no such thing" not in made.error.message
     events = [check(event) async for event in await client.responses.create(model=model, input="Hi", stream=True)]
     assert events[-1].type == "response.failed"
 
@@ -486,6 +492,7 @@ async def test_no_tenant_reads_anothers_response(served: Served, client: openai.
     assert (await served.stranger.post("/v1/responses", json=body)).status_code == 404
 
 
+@pytest.mark.slow
 async def test_delete(client: openai.AsyncOpenAI, stack: Stack) -> None:
     """The only response of a session is deleted with it; one of several is not."""
     model = stack.add_model("fine")

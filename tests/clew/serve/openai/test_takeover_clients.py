@@ -20,7 +20,6 @@ from typing import Any
 import openai
 import pytest
 from langchain_core.messages import AIMessageChunk
-from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 
 from clew import Clew
@@ -86,6 +85,8 @@ def make_langchain_client(*, responses: bool) -> Client:
     """Make a client of LangChain's model. Its answer is the last text block of its message."""
 
     async def read(served: Served, model: str, reading: Reading, _folder: Path) -> None:
+        from langchain_openai import ChatOpenAI  # noqa: PLC0415 - takes most of a second
+
         chat = ChatOpenAI(
             model=model, base_url=f"{served.address}/v1", api_key=SecretStr(served.token), use_responses_api=responses
         )

@@ -113,6 +113,7 @@ async def test_calls_that_wait_are_announced(stack: Stack) -> None:
     check_events(viewer.events)
 
 
+@pytest.mark.slow
 async def test_a_viewer_goes_on_over_rollovers(stack: Stack) -> None:
     """Entries that are archived meanwhile come once; later viewers begin at any seq."""
     async with run_rolling_worker(stack) as clew:

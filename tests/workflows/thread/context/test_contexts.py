@@ -12,7 +12,7 @@ from clew.errors import InvalidInput
 from clew_workflows.contract.content import get_text
 from clew_workflows.contract.messages import Message, ToolSpec
 from clew_workflows.contract.policy import ContextPolicy
-from clew_workflows.thread.context.contexts import ModelSettings, build_context, reconfigure
+from clew_workflows.thread.context.contexts import ModelSettings, build_context, iterate_transcript, reconfigure
 from clew_workflows.thread.thread import Thread
 from tests.support.threads import (
     CALCULATOR,
@@ -193,3 +193,56 @@ def test_contexts_have_the_other_prompt_tools_and_policy() -> None:
         assert context.meta.policy_hash == policy.hash
     assert build_context(writer.thread) == before
     assert len(changed) == len(writer.thread)
+
+
+# Transcripts.
+
+
+def test_a_transcript_begins_with_the_prompt_that_the_lanes_contexts_have() -> None:
+    """The session's, or that of the lane's snapshot, whichever is newer; a lane without either has none."""
+    writer = Writer()
+    writer.config(system_prompt="the session's")
+    writer.talk(user_says("a"), assistant_says("b"))
+    writer.replace([user_says("before")], "draft", system_prompt="the lane's")
+    writer.talk(user_says("c"), lane="draft")
+
+    def list_prompts(thread: Thread) -> list[tuple[str, Any, Any]]:
+        return [
+            (
+                lane,
+                next(
+                    (m["content"] for m in build_context(thread, context_ref=lane).messages if m["role"] == "system"),
+                    None,
+                ),
+                next(
+                    (
+                        m["content"]
+                        for m in iterate_transcript(thread, lane, include_system=True)
+                        if m["role"] == "system"
+                    ),
+                    None,
+                ),
+            )
+            for lane in ("default", "draft")
+        ]
+
+    assert list_prompts(writer.thread) == [
+        ("default", "the session's", "the session's"),
+        ("draft", "the lane's", "the lane's"),
+    ]
+    writer.config(system_prompt="a newer one")
+    assert {prompt for _, *prompts in list_prompts(rebuild(writer.thread)) for prompt in prompts} == {"a newer one"}
+    writer.config(system_prompt=None)
+    assert {prompt for _, *prompts in list_prompts(writer.thread) for prompt in prompts} == {None}
+
+
+def test_a_transcript_has_the_newest_messages_of_one_lane() -> None:
+    """Unabridged, each with its seq; the prompt is not counted, and comes only at the beginning."""
+    writer = Writer()
+    writer.config()
+    writer.talk(user_says("a"), assistant_says("b")).talk(user_says("x"), lane="draft").talk(user_says("c"))
+    assert [(m["seq"], m["content"]) for m in iterate_transcript(writer.thread)] == [(1, "a"), (2, "b"), (4, "c")]
+    newest = iterate_transcript(writer.thread, limit=1, include_system=True)
+    assert [(m["seq"], m["role"]) for m in newest] == [(0, "system"), (4, "user")]
+    assert [m["seq"] for m in iterate_transcript(writer.thread, from_seq=2, include_system=True)] == [2, 4]
+    assert list(iterate_transcript(Thread())) == []

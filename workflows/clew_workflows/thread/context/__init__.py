@@ -11,7 +11,8 @@
 | `comparison` | the contexts and costs of past model calls under other policies |
 """
 
-from clew_workflows.thread.context.contexts import build_context, build_window, rebuild_context
+from clew_workflows.contract.tokens import Tokenizer, register_encoding
+from clew_workflows.thread.context.contexts import build_context, build_window, iterate_transcript, rebuild_context
 from clew_workflows.thread.context.lane_view import ProjectionInput
 from clew_workflows.thread.context.projection import Projection, Projector, project, register_projector
 
@@ -19,9 +20,12 @@ __all__ = [
     "Projection",
     "ProjectionInput",
     "Projector",
+    "Tokenizer",
     "build_context",
     "build_window",
+    "iterate_transcript",
     "project",
     "rebuild_context",
+    "register_encoding",
     "register_projector",
 ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -17,15 +17,14 @@ from pydantic_core import to_json
 
 from clew_workflows.contract.errors import Archived
 from clew_workflows.contract.payloads import (
-    AppliedReplace,
     ConfigPayload,
     MessagePayload,
     OperationPayload,
     ToolMessage,
-    UserMessage,
 )
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.thread.context.blocks import (
+    Block,
     Rendering,
     Truncator,
     compute_results_share,
@@ -34,7 +33,7 @@ from clew_workflows.thread.context.blocks import (
 )
 from clew_workflows.thread.context.lane_view import LaneView, ProjectionInput, choose_estimator, list_block_kinds
 from clew_workflows.thread.entries import DEFAULT_LANE, Entry
-from clew_workflows.thread.lane import ArchivedPart, Group, Layers, find_base_seq, is_base
+from clew_workflows.thread.lane import ArchivedPart, GapSize, Group, Lane, Layers, is_base
 from clew_workflows.thread.source import BackwardReader
 from clew_workflows.thread.thread import Retained, Thread, find_last
 
@@ -42,7 +41,13 @@ from clew_workflows.thread.thread import Retained, Thread, find_last
 
 
 def retain(
-    thread: Thread, first_seq: int, needs: Mapping[str, Sequence[ContextPolicy]], room: int, upto: int | None = None
+    thread: Thread,
+    first_seq: int,
+    needs: Mapping[str, Sequence[ContextPolicy]],
+    room: int,
+    upto: int | None = None,
+    *,
+    held_from: int | None = None,
 ) -> Retained:
     """Choose what a thread must keep of its entries before `first_seq`, so that contexts stay the same without them.
 
@@ -50,6 +55,7 @@ def retain(
     is left out.
     `room`: the most bytes of JSON for the messages of all lanes. If they need more, each lane keeps its newest.
     `upto`: contexts at this seq and later stay the same; None: the newest.
+    `held_from`: all messages from this seq on are kept, whether contexts need them or not; None: no others.
     """
     if first_seq == 0:
         return Retained()
@@ -60,7 +66,7 @@ def retain(
     for name, policies in needs.items():
         try:
             views = [LaneView(ProjectionInput(thread, policy, context_ref=name, at_seq=upto)) for policy in policies]
-            lane = _retain_lane(views, first_seq, room)
+            lane = _retain_lane(views, first_seq, room, first_seq if held_from is None else held_from)
         except Archived:
             continue
         gaps[name] = lane.gap
@@ -84,11 +90,11 @@ class _RetainedLane:
     size: int
 
 
-def _retain_lane(views: Sequence[LaneView], first_seq: int, room: int) -> _RetainedLane:
+def _retain_lane(views: Sequence[LaneView], first_seq: int, room: int, held_from: int) -> _RetainedLane:
     """Choose what to keep of a lane. The views are of this lane, one for each policy."""
     view = views[0]
     lane = view.lane
-    low = min(_find_reach(view) for view in views)
+    low = min(_find_group_end_before(lane, held_from) + 1, *(_find_reach(view) for view in views))
     if groups := bisect_right(lane.group_starts, view.upto):
         # The newest group is kept under any policy: the next reply may answer its results.
         low = min(low, lane.group_starts[groups - 1])
@@ -105,33 +111,54 @@ def _retain_lane(views: Sequence[LaneView], first_seq: int, room: int) -> _Retai
         others += [reply for reply in [find_last(lane.replies, view.upto)] if reply]
     others_by_seq = {entry.seq: entry for entry in others if entry.seq < first_seq}
 
-    window_seqs = {entry.seq for entry in window}
-    retained_seqs = window_seqs | others_by_seq.keys()
-    older = lane.message_seqs[: bisect_left(lane.message_seqs, low)]
-    dropped = (seq for seq in reversed(older) if seq not in retained_seqs)
-    newest_dropped = max(lane.gap.newest_seq, next(dropped, -1))
-    remaining = [seq for seq in lane.message_seqs if seq <= view.upto and (seq >= low or seq in retained_seqs)]
-    after, messages, tokens = _count_dropped(view, view.after, remaining, newest_dropped)
-    summarized_to, unsummarized_messages, unsummarized_tokens = _count_dropped(
-        view, view.summarized_to, remaining, newest_dropped
-    )
+    older = bisect_left(lane.message_seqs, low)
+    newest_seq = max(lane.gap.newest_seq, lane.message_seqs[older - 1] if older else -1)
     gap = ArchivedPart(
-        newest_seq=newest_dropped,
-        after=after,
-        messages=messages,
-        tokens=tokens,
+        newest_seq=newest_seq,
+        sizes=tuple(_measure_gap(views, newest_seq)),
         no_user_after=user.after,
-        summarized_to=summarized_to,
-        unsummarized_messages=unsummarized_messages,
-        unsummarized_tokens=unsummarized_tokens,
-        savings=_count_dropped_savings(views, after, remaining),
-        unsummarized_savings=_count_dropped_savings(views, summarized_to, remaining),
         pinned=tuple(pinned_seqs),
         dropped_user_seq=user.dropped_seq,
-        layers=lane.find_layers(first_seq - 1),
+        # The gap was measured, and its user's messages chosen, without all that was withdrawn or corrected by now.
+        layers=replace(
+            lane.find_layers(first_seq - 1), withdrawn=view.layers.withdrawn, corrected=view.layers.corrected
+        ),
     )
     window = [entry for entry in window if entry.seq not in others_by_seq]
     return _RetainedLane(gap, [*window, *others_by_seq.values()], size)
+
+
+def _measure_gap(views: Sequence[LaneView], newest_seq: int) -> Iterator[GapSize]:
+    """Measure the gap up to a seq, after each seq at which a context may begin. What is not known is left out."""
+    lane, upto = views[0].lane, views[0].upto
+    counts_savings = newest_seq == lane.gap.newest_seq or _ends_between_groups(lane, newest_seq, upto)
+    for after in sorted({after for view in views for after in (view.after, view.summarized_to)}):
+        with suppress(Archived):
+            messages, tokens = views[0].count_since(after)
+            newer_messages, newer_tokens = lane.count_messages(newest_seq + 1, upto)
+            saved: dict[int, int] = {}
+            for view in views:
+                if view.policy.window == "epoch" and counts_savings:
+                    with suppress(Archived):
+                        newer = view.count_saved_from(newest_seq + 1)
+                        saved[view.truncator.share] = view.count_saved_since(after) - newer
+            if after < newest_seq:
+                yield GapSize(after, messages - newer_messages, tokens - newer_tokens, tuple(sorted(saved.items())))
+
+
+def _find_group_end_before(lane: Lane, seq: int) -> int:
+    """Find the last seq before another one at which no group is cut."""
+    groups = bisect_right(lane.group_starts, seq)
+    is_cut = groups and lane.groups[groups - 1].entries[-1].seq >= seq
+    return (lane.group_starts[groups - 1] if is_cut else seq) - 1
+
+
+def _ends_between_groups(lane: Lane, seq: int, upto: int) -> bool:
+    """Whether the last group up to a seq has all of its results there, and will have no others."""
+    groups = bisect_right(lane.group_starts, seq)
+    if groups == 0:
+        return True
+    return groups < bisect_right(lane.group_starts, upto) and lane.groups[groups - 1].entries[-1].seq <= seq
 
 
 def _list_layer_entries(view: LaneView, first_seq: int) -> list[Entry]:
@@ -176,60 +203,18 @@ def _measure(entries: Iterable[Entry]) -> int:
     return sum(len(to_json(entry.as_dict())) for entry in entries)
 
 
-def _count_dropped(view: LaneView, after: int, remaining: Sequence[int], newest: int) -> tuple[int, int, int]:
-    """Count the messages after a seq that are not among the remaining ones.
-
-    Returns:
-        `after`, the messages and their tokens. If the thread cannot count them: `newest`, 0 and 0.
-    """
-    try:
-        messages, tokens = view.count_since(after)
-    except Archived:
-        return newest, 0, 0
-    later = [view.thread[seq] for seq in remaining[bisect_right(remaining, after) :]]
-    return after, messages - len(later), tokens - sum(entry.lane_tokens for entry in later)
-
-
-def _count_dropped_savings(
-    views: Sequence[LaneView], after: int, remaining: Sequence[int]
-) -> tuple[tuple[int, int], ...]:
-    """Count the tokens that truncating tool results saves in the messages after a seq that do not remain.
-
-    Returns:
-        For each share that an epoch's policy has: the share and the tokens. Shares that the thread cannot count are
-        left out.
-    """
-    lane, upto, remaining_seqs = views[0].lane, views[0].upto, set(remaining)
-    groups = lane.groups[bisect_right(lane.group_starts, after) : bisect_right(lane.group_starts, upto)]
-    if groups and any(entry.seq not in remaining_seqs for entry in groups[-1].entries if entry.seq <= upto):
-        # Results may still be added to the newest group, so its savings are not final.
-        return ()
-    # The thread will count what remains of each group that starts there, and late results of the newest group alone.
-    remaining_groups = [
-        Group(
-            [entry for entry in group.entries if entry.seq in remaining_seqs],
-            group.late if group is groups[-1] else [],
-        )
-        for group in groups
-        if group.start in remaining_seqs
-    ]
-    saved: dict[int, int] = {}
-    for view in views:
-        if view.policy.window == "epoch":
-            truncator, rendering = view.truncator, view.rendering
-            with suppress(Archived):
-                still_counted = sum(count_saved(group, truncator, rendering, upto) for group in remaining_groups)
-                saved[truncator.share] = view.count_saved_since(after) - still_counted
-    return tuple(sorted(saved.items()))
-
-
 def _find_reach(view: LaneView) -> int:
     """Find the seq of the oldest message that a context may hold."""
-    room = view.policy.budget
+    policy, tokens, is_newest = view.policy, 0, True
     try:
-        for block in view.iterate_blocks():
-            room -= count_smallest(block, view.policy)
-            if room < 0 and block.start is not None:
+        for block, _, measured in view.iterate_measured_blocks():
+            if policy.window == "epoch":
+                # Its window is chosen by what the messages measure.
+                tokens = measured
+            else:
+                tokens += count_smallest(block, policy, is_required=is_newest or block.pinned)
+            is_newest = False
+            if tokens > policy.budget and block.start is not None:
                 return block.start
     except Archived:
         pass
@@ -321,36 +306,48 @@ class LanePart:
 
 
 async def load_lane(
-    reader: BackwardReader, context_ref: str, policies: Sequence[ContextPolicy], layers: Layers | None = None
+    reader: BackwardReader,
+    context_ref: str,
+    policies: Sequence[ContextPolicy],
+    layers: Layers | None = None,
+    held_from: int | None = None,
 ) -> LanePart:
     """Read the part of a lane that contexts under the policies can hold.
 
     `layers`: the caller's layers, when it knows operations that the archive does not have yet.
+    `held_from`: the messages from this seq on are read in any case, because the caller has them.
     """
     layers = await _read_layers(reader, context_ref) if layers is None else replace(layers, seq=-1)
     layer_entries, pinned = await asyncio.gather(
         _read_layer_entries(reader, context_ref, layers), _read_pinned(reader, context_ref, layers)
     )
     top = layers.top
-    after = top.summarized_to if all(policy.uses_summary for policy in policies) else top.after
-    pinned_seqs = {entry.seq for entry in pinned}
+    starts = {top.summarized_to if policy.uses_summary else top.after for policy in policies}
+    # The beginning of an epoch's window depends on the size of the whole lane, an automatic summary on what is new.
     truncators = [Truncator(compute_results_share(policy)) for policy in policies if policy.window == "epoch"]
-    reach, counter = _Reach(policies), _GapCounter(layers, after, truncators)
+    counts = bool(truncators) or any(policy.writes_summaries for policy in policies)
+    reach, counter = _Reach(policies, layers.pinned), _GapCounter({*starts, top.summarized_to}, truncators)
     messages: list[Entry] = []
-    async for entry in reader.read("ai_message", context_ref=context_ref, from_seq=after + 1):
-        if layers.withdraws(entry.seq) and isinstance(entry.body, UserMessage):
+    async for entry in reader.read("ai_message", context_ref=context_ref, from_seq=min(starts) + 1):
+        if layers.leaves_out(entry):
             continue
-        if not reach.is_exceeded:
+        is_done = reach.is_exceeded and (held_from is None or messages[-1].seq <= held_from)
+        if counter.is_empty and not is_done:
             messages.append(entry)
             reach.add(entry)
-        elif not truncators:
-            counter.stop_at(entry)
-            break
-        elif entry.seq not in pinned_seqs:
-            # The beginning of an epoch's window depends on the size of the whole lane.
+        else:
             counter.add(entry)
+            if not counts:
+                break
     loaded = {entry.seq: entry for entry in (*layer_entries, *pinned, *messages)}
-    return LanePart(tuple(loaded[seq] for seq in sorted(loaded)), counter.make_gap())
+    gap = ArchivedPart(
+        # The messages up to where contexts begin are not read, and a later snapshot may need them.
+        newest_seq=max(counter.newest_seq, min(starts)),
+        sizes=counter.make_sizes() if counts else (),
+        pinned=layers.pinned,
+        layers=layers,
+    )
+    return LanePart(tuple(loaded[seq] for seq in sorted(loaded)), gap)
 
 
 async def load_thread(
@@ -382,21 +379,9 @@ def make_archived_thread(upto: int, entries: Iterable[Entry], gaps: Mapping[str,
 
 
 async def _read_layers(reader: BackwardReader, context_ref: str) -> Layers:
-    """Read a lane's layers: all operations and summaries from its last snapshot that was not a compaction.
-
-    If messages from before the snapshot follow it, also the operations since those, which may have withdrawn some.
-    """
-    operations: list[Entry] = []
-    base, after = 0, -1
-    async for entry in reader.read("ai_context_operation", context_ref=context_ref):
-        if entry.seq <= after:
-            break
-        operations.append(entry)
-        operation = entry.read(OperationPayload).operation
-        if base == 0 and isinstance(operation, AppliedReplace) and is_base(entry):
-            base, after = entry.seq, find_base_seq(entry, operation)
-            if after == base:
-                break
+    """Read a lane's layers: all operations, and the summaries since its last snapshot that is no compaction."""
+    operations = [entry async for entry in reader.read("ai_context_operation", context_ref=context_ref)]
+    base = next((entry.seq for entry in operations if is_base(entry)), 0)
     summaries = [entry async for entry in reader.read("summary", context_ref=context_ref, from_seq=base)]
     layers = Layers()
     for entry in sorted((*operations, *summaries), key=lambda entry: entry.seq):
@@ -515,51 +500,48 @@ class _GroupBuilder:
 
 
 class _GapCounter:
-    """Counts the messages of a lane that are read and not kept, newest first."""
+    """Counts the messages of a lane that are read and not kept, newest first, after each of some seqs.
 
-    def __init__(self, layers: Layers, after: int, truncators: Sequence[Truncator]) -> None:
-        self._layers, self._truncators, self._groups = layers, truncators, _GroupBuilder()
-        # The messages up to `after` are not read, and a later snapshot may need them: the gap begins there.
-        self._newest_seq = self._after = after
-        self._summarized_to = layers.top.summarized_to
-        self._messages = self._tokens = self._unsummarized_messages = self._unsummarized_tokens = 0
-        self._savings, self._unsummarized_savings = Counter[int](), Counter[int]()
+    Attributes:
+        newest_seq: The seq of the newest message counted; -1: none was.
+    """
 
-    def stop_at(self, entry: Entry) -> None:
-        """Count nothing: the gap holds this message and everything before it."""
-        self._newest_seq = self._after = entry.seq
-        self._summarized_to = -1
+    def __init__(self, starts: Collection[int], truncators: Sequence[Truncator]) -> None:
+        self.newest_seq = -1
+        self._groups, self._truncators = _GroupBuilder(), truncators
+        self._messages, self._tokens = Counter[int](), Counter[int]()
+        self._starts, self._savings = sorted(starts), {start: Counter[int]() for start in starts}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no message was counted."""
+        return self.newest_seq < 0
 
     def add(self, entry: Entry) -> None:
         """Count a message."""
-        is_unsummarized = entry.seq > self._summarized_to
-        self._newest_seq = max(self._newest_seq, entry.seq)
-        self._messages += 1
-        self._tokens += entry.lane_tokens
-        if is_unsummarized:
-            self._unsummarized_messages += 1
-            self._unsummarized_tokens += entry.lane_tokens
+        self.newest_seq = max(self.newest_seq, entry.seq)
+        starts = [start for start in self._starts if entry.seq > start]
+        for start in starts:
+            self._messages[start] += 1
+            self._tokens[start] += entry.lane_tokens
         if group := self._groups.add(entry):
             for truncator in self._truncators:
                 saved = count_saved(group, truncator, Rendering(), group.entries[-1].seq)
-                self._savings[truncator.share] += saved
-                self._unsummarized_savings[truncator.share] += saved if is_unsummarized else 0
+                for start in starts:
+                    self._savings[start][truncator.share] += saved
 
-    def make_gap(self) -> ArchivedPart:
-        """The gap, with the sums."""
+    def make_sizes(self) -> tuple[GapSize, ...]:
+        """The size of the gap after each of the seqs."""
         shares = sorted({truncator.share for truncator in self._truncators})
-        return ArchivedPart(
-            newest_seq=self._newest_seq,
-            after=self._after,
-            messages=self._messages,
-            tokens=self._tokens,
-            summarized_to=self._summarized_to,
-            unsummarized_messages=self._unsummarized_messages,
-            unsummarized_tokens=self._unsummarized_tokens,
-            savings=tuple((share, self._savings[share]) for share in shares),
-            unsummarized_savings=tuple((share, self._unsummarized_savings[share]) for share in shares),
-            pinned=self._layers.pinned,
-            layers=self._layers,
+        return tuple(
+            GapSize(
+                start,
+                self._messages[start],
+                self._tokens[start],
+                tuple((share, self._savings[start][share]) for share in shares),
+            )
+            for start in self._starts
+            if start < self.newest_seq
         )
 
 
@@ -567,13 +549,16 @@ class _Reach:
     """Decides how far back a lane is read for contexts under some policies.
 
     Attributes:
-        is_exceeded: Whether the messages added exceed every budget and reach beyond the newest run.
+        is_exceeded: Whether every budget is exceeded by the messages added, of which the last is one that contexts
+            under the policy may show, and they reach beyond the newest run.
     """
 
-    def __init__(self, policies: Sequence[ContextPolicy]) -> None:
-        self._policies = policies
+    def __init__(self, policies: Sequence[ContextPolicy], pinned: Collection[int]) -> None:
+        self._policies, self._pinned = policies, pinned
         self._room = [policy.budget for policy in policies]
+        self._exceeded = [False] * len(policies)
         self._groups = _GroupBuilder()
+        self._has_newest_group = False
         self._run_id: str | None = None
         self._runs = 0
         self.is_exceeded = False
@@ -584,12 +569,28 @@ class _Reach:
         if group := self._groups.add(entry):
             for index, policy in enumerate(self._policies):
                 block = Rendering(estimator=choose_estimator(policy)).render_group(group, group.entries[-1].seq)
-                if block.kind in list_block_kinds(policy):
-                    self._room[index] -= count_smallest(block, policy)
+                is_shown = block.kind in list_block_kinds(policy)
+                if policy.window == "epoch":
+                    self._room[index] -= self._measure(group, policy)
+                elif is_shown:
+                    self._room[index] -= count_smallest(block, policy, is_required=self._is_required(block))
+                self._exceeded[index] |= is_shown and self._room[index] < 0
+            self._has_newest_group = True
         if role == "user":
             run_id = entry.refs.get("run_id")
             if self._runs == 0 or run_id is None or run_id != self._run_id:
                 self._runs += 1
             self._run_id = run_id
         # A user's message of another run shows where the newest run begins.
-        self.is_exceeded = max(self._room) < 0 and self._runs > 1 and role != "tool"
+        self.is_exceeded = all(self._exceeded) and self._runs > 1 and role != "tool"
+
+    def _is_required(self, block: Block) -> bool:
+        return not self._has_newest_group or any(seq in self._pinned for seq in block.seqs)
+
+    def _measure(self, group: Group, policy: ContextPolicy) -> int:
+        """Measure a group as an epoch does, or less: late results may make the newest group measure less."""
+        if not self._has_newest_group:
+            return 0
+        truncator = Truncator(compute_results_share(policy))
+        saved = count_saved(group, truncator, Rendering(), group.entries[-1].seq)
+        return sum(entry.lane_tokens for entry in group.entries) - saved

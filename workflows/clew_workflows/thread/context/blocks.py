@@ -528,15 +528,15 @@ def _count_names(message: Message) -> int:
     return len(f"{message.get('tool_call_id', '')}{message.get('name', '')}".encode())
 
 
-def count_smallest(block: Block, policy: ContextPolicy) -> int:
-    """A lower bound of a block's tokens in any window of a policy where it is neither the oldest nor the newest."""
+def count_smallest(block: Block, policy: ContextPolicy, *, is_required: bool) -> int:
+    """A lower bound of a block's tokens in any sliding window where it is not the oldest.
+
+    `is_required`: it may be a block that contexts must hold, whose results are truncated as far as it takes.
+    """
     truncator, rule = Truncator(compute_results_share(policy)), policy.clear_tool_results
-    # A late result may be smaller than the one in doubt, and an epoch's measure has no placeholder results.
+    # A late result may be smaller than the one in doubt.
     uncertain = sum(result.tokens for result in block.results if result.in_doubt) + block.missing_tokens
-    # An epoch's window is chosen before anything is cleared.
-    if policy.window == "epoch":
-        return max(truncator.truncate_to_share(block).tokens - uncertain, 0)
-    if policy.clear_media and block.media:
+    if is_required or (policy.clear_media and block.media):
         return max(_count_floor(block) - uncertain, 0)
     if rule is None:
         return max(truncator.truncate_to_share(block).tokens - uncertain, 0)

@@ -17,7 +17,7 @@ from clew_workflows.contract.outcomes import Prices, Usage, compute_cost_usd
 from clew_workflows.contract.outputs import ContextMeta
 from clew_workflows.contract.payloads import ErrorPayload, Recipe
 from clew_workflows.contract.policy import ContextPolicy
-from clew_workflows.thread.context.contexts import build_context, find_output_schema
+from clew_workflows.thread.context.contexts import build_context, find_own_settings
 from clew_workflows.thread.context.projection import Projection
 from clew_workflows.thread.entries import Entry
 from clew_workflows.thread.lane import Lane
@@ -213,14 +213,16 @@ class _Session:
 
     def _project(self, recipe: Recipe, policy: ContextPolicy | None) -> Projection:
         """Project the context of a call with a policy overlaid on the call's own."""
+        own = find_own_settings(self.thread, recipe)
         return build_context(
             self.thread,
             context_ref=recipe.context_ref,
             at_seq=recipe.basis_seq,
             policy=recipe.policy.overlay(policy) if recipe.policy else policy,
             model=recipe.model,
-            output_schema=find_output_schema(self.thread, recipe),
+            output_schema=own.output_schema,
             tools=recipe.tools,
+            external_tools=own.external_tools,
         )
 
     def _price_reported(self, usage: Usage) -> float | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -10,6 +11,7 @@ from pydantic_core import to_json
 
 from clew_workflows.contract import MAX_PAGE_BYTES
 from clew_workflows.contract.messages import ToolSpec
+from clew_workflows.contract.outputs import TranscriptMessage
 from clew_workflows.contract.payloads import ConfigPayload, OperationPayload, Recipe, StoredSnapshot, UserMessage
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.thread.context.lane_view import ProjectionInput
@@ -29,6 +31,7 @@ def build_context(
     model: str | None = None,
     output_schema: dict[str, Any] | None = None,
     tools: Collection[str] | None = None,
+    external_tools: Sequence[Mapping[str, Any]] | None = None,
     standalone: bool = False,
 ) -> Projection:
     """Build the context of a lane with the configuration in force at a seq.
@@ -37,6 +40,7 @@ def build_context(
     `at_seq`: the newest entry to read; None: the newest of the thread.
     `policy`, `model`, `output_schema`, `tools`: those of a request; the policy overlays the session's, and the tools
     are the names of some of the session's.
+    `external_tools`: the caller's tools of a request (`ExternalToolSpec`), instead of the session's.
     `standalone`: the context is for a session that does not have this thread.
 
     Raises:
@@ -51,6 +55,7 @@ def build_context(
     if config is None:
         return project(ProjectionInput(thread, policy or ContextPolicy(), context_ref=lane_name, at_seq=seq))
     settings = config.read(ConfigPayload)
+    offered = settings.tools if external_tools is None else _replace_external(settings, external_tools)
     anchor = thread.find_anchor(lane_name, seq)
     system, system_tokens = _choose_system_prompt(thread.find_prompt(seq) or config, anchor, policy)
     return project(
@@ -59,9 +64,11 @@ def build_context(
             settings.policy.overlay(policy),
             system=system,
             system_tokens=system_tokens,
-            tools=settings.tools if tools is None else [spec for spec in settings.tools if spec["name"] in tools],
+            tools=offered if tools is None else [spec for spec in offered if spec["name"] in tools],
             # Recorded for all tools together.
-            tools_tokens=settings.tokens.tools if settings.tokens and tools is None else None,
+            tools_tokens=settings.tokens.tools
+            if settings.tokens and tools is None and external_tools is None
+            else None,
             selected_tools=None if tools is None else tuple(tools),
             context_ref=lane_name,
             at_seq=seq,
@@ -74,10 +81,44 @@ def build_context(
     )
 
 
-def rebuild_context(thread: Thread, recipe: Recipe, output_schema: dict[str, Any] | None) -> Projection:
+def _replace_external(settings: ConfigPayload, external: Sequence[Mapping[str, Any]]) -> list[ToolSpec]:
+    """List the schemas of a configuration's tools with a request's external ones instead of the session's."""
+    replaced = {tool["name"] for tool in settings.external_tools or ()}
+    own = [spec for spec in settings.tools if spec["name"] not in replaced]
+    return [
+        *own,
+        *(
+            ToolSpec(name=tool["name"], description=tool.get("description", ""), parameters=tool["parameters"])
+            for tool in external
+        ),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class OwnSettings:
+    """What a request has set for its calls, and their recipes do not repeat.
+
+    Attributes:
+        output_schema: The JSON Schema that the answer must follow; None: any text.
+        external_tools: The caller's tools (`ExternalToolSpec`); None: the session's.
+    """
+
+    output_schema: dict[str, Any] | None = None
+    external_tools: Sequence[Mapping[str, Any]] | None = None
+
+
+def read_own_settings(entry: Entry) -> OwnSettings:
+    """Read what a request has set from the entry that has it: its message, or a result or decision within its run."""
+    body = entry.body
+    settings: Mapping[str, Any] = getattr(body, "settings", None) or {}
+    schema = body.output_schema if isinstance(body, UserMessage) else settings.get("output_schema")
+    return OwnSettings(schema, settings.get("external_tools"))
+
+
+def rebuild_context(thread: Thread, recipe: Recipe, own: OwnSettings | None = None) -> Projection:
     """Build the context of an earlier model call again, from its recipe.
 
-    `output_schema`: the schema of the call, as `find_output_schema` reads it.
+    `own`: what the request of the call has set, as `find_own_settings` reads it; None: nothing.
 
     Raises:
         Archived: The thread does not retain enough of the lane.
@@ -88,19 +129,20 @@ def rebuild_context(thread: Thread, recipe: Recipe, output_schema: dict[str, Any
         at_seq=recipe.basis_seq,
         policy=recipe.policy,
         model=recipe.model,
-        output_schema=output_schema,
+        output_schema=own.output_schema if own else None,
         tools=recipe.tools,
+        external_tools=own.external_tools if own else None,
     )
 
 
-def find_output_schema(thread: Thread, recipe: Recipe) -> dict[str, Any] | None:
-    """Find the JSON Schema that the answer to a model call had to meet; None: any text.
+def find_own_settings(thread: Thread, recipe: Recipe) -> OwnSettings:
+    """Find what the request of a model call has set, and its recipe does not repeat.
 
     Raises:
-        Archived: The message that holds the schema is only in the archive.
+        Archived: The entry that has it is only in the archive.
     """
-    seq = recipe.output_schema_seq
-    return None if seq is None else thread[seq].read(UserMessage).output_schema
+    seq = recipe.settings_seq
+    return OwnSettings() if seq is None else read_own_settings(thread[seq])
 
 
 def take_page(context: Projection, first: int) -> dict[str, Any]:
@@ -155,6 +197,56 @@ def find_lane_prompt(thread: Thread, context_ref: str) -> tuple[str | None, int]
     anchor = thread.find_anchor(context_ref, thread.last_seq)
     snapshot = _find_prompt_snapshot(anchor, config) if anchor and config else None
     return (snapshot.system_prompt, snapshot.system_prompt_tokens or 0) if snapshot else (None, 0)
+
+
+# Transcripts: all messages of a lane, unabridged.
+
+
+def iterate_transcript(
+    thread: Thread,
+    context_ref: str | None = None,
+    *,
+    from_seq: int = 0,
+    limit: int | None = None,
+    include_system: bool = False,
+) -> Iterator[TranscriptMessage]:
+    """Iterate over the messages of a lane that a thread holds, in order, each with its seq.
+
+    `context_ref`: the lane; None: the active one.
+    `limit`: the most messages, the newest ones; the system prompt is not counted.
+    `include_system`: begin with the system prompt, if `from_seq` is 0.
+
+    Raises:
+        Archived: The thread does not retain the lane's snapshot, which may have a system prompt.
+    """
+    lane = context_ref or thread.find_active_lane(thread.last_seq)
+    if include_system and from_seq == 0 and (system := find_system_message(thread, lane)):
+        yield system
+    entries: Iterable[Entry] = (
+        entry
+        for entry in thread.slice(from_seq, thread.last_seq)
+        if entry.kind == "ai_message" and entry.lane == lane
+    )
+    if limit is not None:
+        entries = deque(entries, maxlen=min(limit, len(thread)))
+    for entry in entries:
+        yield entry.transcript_message
+
+
+def find_system_message(thread: Thread, context_ref: str) -> TranscriptMessage | None:
+    """Find the system prompt that the contexts of a lane begin with, and the seq of its entry; None: there is none.
+
+    Raises:
+        Archived: The thread does not retain the lane's snapshot.
+    """
+    config = thread.find_config(thread.last_seq)
+    if config is None:
+        return None
+    anchor = thread.find_anchor(context_ref, thread.last_seq)
+    prompt, _ = _choose_system_prompt(thread.find_prompt(thread.last_seq) or config, anchor, None)
+    is_own = anchor is not None and find_lane_prompt(thread, context_ref)[0] is not None
+    source = anchor if anchor is not None and is_own else config
+    return {"role": "system", "content": prompt, "seq": source.seq} if prompt else None
 
 
 def _take_within(rows: Iterable[T], room: int) -> Iterable[T]:

@@ -24,7 +24,7 @@ from clew_workflows.thread.context.blocks import (
     update_savings,
 )
 from clew_workflows.thread.entries import DEFAULT_LANE, Entry
-from clew_workflows.thread.lane import Group, Lane
+from clew_workflows.thread.lane import GapSize, Group, Lane
 from clew_workflows.thread.thread import Thread, find_last
 
 
@@ -97,7 +97,7 @@ class LaneView:
         self.upto = thread.last_seq if inputs.at_seq is None else min(inputs.at_seq, thread.last_seq)
         if self.upto < thread.retained.upto:
             raise Archived(f"entry {self.upto} is in the archive: read it through ReadThread")
-        self.lane = thread.get_lane(inputs.context_ref) or Lane()
+        self.lane = thread.get_lane_at(inputs.context_ref, self.upto) or Lane()
         self.rendering = Rendering(inputs.provider, choose_estimator(policy))
         self.layers = self.lane.find_layers(self.upto)
         if not self.layers.is_complete:
@@ -159,7 +159,9 @@ class LaneView:
 
     def list_pinned(self) -> list[RequiredBlock]:
         """List the groups that hold a pinned entry, also those that a summary or a compaction replaces."""
-        blocks = (replace(self._render_block_at(start), pinned=True) for start in self._list_pinned_starts())
+        if not all(map(self.lane.holds, self.layers.pinned)):
+            raise make_archived_error(self.lane)
+        blocks = (replace(self._render_block_at(start), pinned=True) for start in sorted(self._find_pinned_starts()))
         return [RequiredBlock(block, "pinned") for block in blocks if block.kind in self.kinds]
 
     def _add_pinned(self, required: list[RequiredBlock]) -> list[RequiredBlock]:
@@ -167,14 +169,10 @@ class LaneView:
         by_start = {row.block.start: row for row in (*required, *self.list_pinned())}
         return sorted(by_start.values(), key=lambda row: row.block.start or 0)
 
-    def _list_pinned_starts(self) -> list[int]:
-        lane, starts = self.lane, set[int]()
-        for seq in self.layers.pinned:
-            if not lane.holds(seq):
-                raise make_archived_error(lane)
-            if seq <= self.upto and (group := lane.find_group(seq)):
-                starts.add(group.start)
-        return sorted(starts)
+    def _find_pinned_starts(self) -> set[int]:
+        """Find where the pinned groups begin that the thread holds."""
+        groups = (self.lane.find_group(seq) for seq in self.layers.pinned if seq <= self.upto)
+        return {group.start for group in groups if group}
 
     def _find_current_start(self) -> int:
         """The seq after which the current run has messages that a snapshot or a summary has not replaced.
@@ -247,7 +245,7 @@ class LaneView:
         Raises:
             Archived: The next block is only in the archive.
         """
-        lane, pinned = self.lane, self._list_pinned_starts() if self.layers.pinned else []
+        lane, pinned = self.lane, self._find_pinned_starts()
         oldest = max(self.after, lane.gap.newest_seq)
         index = bisect_right(lane.group_starts, self.upto)
         while index and lane.group_starts[index - 1] > oldest:
@@ -287,30 +285,36 @@ class LaneView:
         )
 
     def count_since(self, seq: int) -> tuple[int, int]:
-        """Count the lane's messages after a seq, and their tokens."""
+        """Count the lane's messages after a seq, and their tokens.
+
+        Raises:
+            Archived: The messages in the gap were not counted.
+        """
         lane = self.lane
-        messages, tokens = lane.count_messages(seq + 1, self.upto)
-        if seq >= lane.gap.newest_seq:
-            return messages, tokens
-        if seq == lane.gap.after:
-            return messages + lane.gap.messages, tokens + lane.gap.tokens
-        if seq == lane.gap.summarized_to:
-            return messages + lane.gap.unsummarized_messages, tokens + lane.gap.unsummarized_tokens
-        raise make_archived_error(lane)
+        in_gap = self._find_gap_size(seq)
+        messages, tokens = lane.count_messages(max(seq, lane.gap.newest_seq) + 1, self.upto)
+        return messages + in_gap.messages, tokens + in_gap.tokens
 
     def count_saved_since(self, seq: int) -> int:
-        """Count the tokens that truncation of results to their share saves in the lane's messages after a seq."""
-        lane, share = self.lane, self.truncator.share
-        saved = self.count_saved_from(seq + 1)
-        if seq >= lane.gap.newest_seq:
-            return saved
-        saved_in_gap = dict(lane.gap.savings if seq == lane.gap.after else lane.gap.unsummarized_savings)
-        if seq not in (lane.gap.after, lane.gap.summarized_to) or share not in saved_in_gap:
-            raise make_archived_error(lane)
-        return saved + saved_in_gap[share]
+        """Count the tokens that truncation of results to their share saves in the lane's messages after a seq.
+
+        Raises:
+            Archived: The messages in the gap were not counted.
+        """
+        saved = dict(self._find_gap_size(seq).savings)
+        if seq < self.lane.gap.newest_seq and self.truncator.share not in saved:
+            raise make_archived_error(self.lane)
+        return self.count_saved_from(seq + 1) + saved.get(self.truncator.share, 0)
+
+    def _find_gap_size(self, after: int) -> GapSize:
+        size = self.lane.gap.find_size(after)
+        if size is None:
+            raise make_archived_error(self.lane)
+        return size
 
     def count_saved_from(self, first: int) -> int:
         """Count the tokens that truncation saves in the groups that start at a seq or later, without the gap."""
+        first = max(first, self.lane.gap.newest_seq + 1)
         groups = bisect_right(self.lane.group_starts, self.upto)
         if not groups or self.lane.group_starts[groups - 1] < first:
             return 0
@@ -319,6 +323,11 @@ class LaneView:
         savings = update_savings(self.lane, self.truncator, self.rendering)
         older = savings.count_between(first, newest.start - 1)
         return older + count_saved(newest, self.truncator, self.rendering, self.upto)
+
+    def measure_from(self, first: int) -> tuple[int, int]:
+        """Count the messages from a seq on, without the gap, and their tokens with results truncated to the share."""
+        messages, tokens = self.lane.count_messages(max(first, self.lane.gap.newest_seq + 1), self.upto)
+        return messages, tokens - self.count_saved_from(first)
 
     @property
     def size(self) -> tuple[int, int]:
@@ -338,8 +347,7 @@ class LaneView:
         messages = tokens = 0
         for block in self.iterate_blocks():
             if block.start is not None:
-                messages, tokens = self.lane.count_messages(block.start, self.upto)
-                tokens -= self.count_saved_from(block.start)
+                messages, tokens = self.measure_from(block.start)
             else:
                 messages, tokens = messages + len(block.messages), tokens + block.tokens
             yield block, messages, tokens

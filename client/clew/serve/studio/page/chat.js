@@ -2,21 +2,27 @@
 
 import { call, follow, makeId, pause, readBytes } from "./api.js";
 import { makeAnswer, makeDecision } from "./approvals.js";
-import { SHOWN, dollars, formatBytes, get, getText, make, makeButton, makeContent, makeLink, number, tell, words } from "./view.js";
+import { makeMarkdown } from "./markdown.js";
+import { SHOWN, copy, describeCosts, formatBytes, get, getListedStatus, getText, make, makeButton, makeContent, makeLink, makeSessionLink, number, tell, words } from "./view.js";
 
 const MAX_FILES = 10;
+const MOST_TITLE = 80;
 const OPEN = { working: true, awaiting_approval: true, awaiting_external: true };
 
 export class Chat {
-  constructor(id) {
+  constructor(id, list) {
     this.id = id;
+    this.list = list;
     this.path = `sessions/${encodeURIComponent(id)}`;
     this.stop = new AbortController();
     this.tools = new Map();   // The card of each tool call.
+    this.subagents = new Map(); // The session and the agent of each call that a subagent works on.
     this.waiting = new Map(); // What was sent and is not in the thread yet, by the id that this page gave it.
     this.reply = null;        // The reply that the model is writing: there is at most one.
     this.requestId = null;
     this.state = "";
+    this.hasFailed = false;   // Whether the newest run has failed.
+    this.firstText = "";
     this.files = [];
     this.ended = () => {};    // Called when a run has ended.
     this.draw();
@@ -24,7 +30,7 @@ export class Chat {
 
   draw() {
     this.badge = make("span", { class: "status" }, "…");
-    this.costs = make("span", { class: "note" });
+    this.costs = make("span", { class: "note costs" });
     this.cancel = makeButton("Cancel", () => this.act("cancel", { request_id: this.requestId }), { hidden: true });
     this.fork = makeButton("Fork", () => this.forkAt(), { title: "Begin another session with this conversation" });
     this.hibernate = makeButton("Hibernate", () => this.act("hibernate", {}), { title: "Archive it until somebody writes" });
@@ -44,9 +50,15 @@ export class Chat {
     this.text.oninput = () => this.fitText();
     this.picked.onchange = () => { this.attach(this.picked.files); this.picked.value = ""; };
     this.title = make("h1", { dir: "auto" }, this.id);
+    this.parent = make("span", { class: "note", hidden: true });
+    this.more = makeButton("⋯", () => this.more.setAttribute("aria-expanded", String(this.room.classList.toggle("more"))),
+      { class: "show-more", "aria-expanded": "false", "aria-label": "Actions" });
     this.room = make("section", { class: "chat", "aria-label": `Session ${this.id}` },
       make("header", { class: "about" },
-        make("div", {}, this.title, make("div", { class: "row" }, this.badge, this.costs)),
+        make("div", {}, this.title,
+          make("div", { class: "row" }, this.badge, this.costs, this.parent,
+            make("span", { class: "note id" }, make("code", {}, this.id), makeButton("Copy", () => copy(this.id), { class: "plain", "aria-label": "Copy the session's id" })))),
+        this.more,
         make("div", { class: "buttons" }, this.look, this.fork, this.hibernate,
           make("a", { class: "button", href: "#", onclick: (event) => { event.preventDefault(); this.openReport(); } }, "Report"))),
       this.log, this.composer);
@@ -62,6 +74,7 @@ export class Chat {
 
   async open() {
     get("main").replaceChildren(this.room);
+    this.list.changed = () => this.showFacts();
     this.readStatus();
     try {
       const events = follow(`${this.path}/events?from_seq=0`, this.stop.signal, (is) => this.room.classList.toggle("lost", !is));
@@ -73,22 +86,52 @@ export class Chat {
 
   close() {
     this.stop.abort();
+    this.list.changed = () => {};
   }
 
   async readStatus() {
     try {
       const status = await call("GET", this.path, undefined, { signal: this.stop.signal });
-      const { usage, config, model, active_context_ref: lane } = status;
       this.status = status;
-      const cached = usage?.cached_input_tokens ? ` (${number(usage.cached_input_tokens)} cached)` : "";
-      this.costs.textContent = [
-        config?.agent ?? model, lane !== "default" && lane,
-        usage && `${number(usage.input_tokens)} in${cached}, ${number(usage.output_tokens)} out`,
-        dollars(usage?.cost_usd),
-      ].filter(Boolean).join(" · ");
-      const title = config?.metadata?.title;
-      if (title) this.title.textContent = title;
+      for (const { tool_call_id: call, session_id: id, agent } of status.subagents ?? []) this.linkSubagent(call, id, agent);
+      if (status.parent) {
+        this.parent.replaceChildren("subagent of ", makeSessionLink(status.parent.session_id));
+        this.parent.hidden = false;
+      }
+      this.publish();
     } catch { /* The events say what is wrong. */ }
+  }
+
+  // Tell the list what this session is, and show the same in the header.
+  publish() {
+    const { usage, subagent_usage: others, config, model } = this.status ?? {};
+    const known = { session_id: this.id };
+    if (this.state) known.status = getListedStatus(this.state, this.hasFailed);
+    if (usage) {
+      known.tokens = count(usage) + count(others);
+      const costs = [usage.cost_usd, others?.cost_usd].filter((cost) => cost !== undefined && cost !== null);
+      if (costs.length) known.cost_usd = costs.reduce((sum, cost) => sum + cost, 0);
+    }
+    const title = config?.metadata?.title ?? this.firstText;
+    if (title) known.title = title.split(/\s+/).filter(Boolean).join(" ").slice(0, MOST_TITLE);
+    if (config) Object.assign(known, { agent: config.agent, model });
+    // Each piece of a reply asks for this: the list is drawn again for a change only.
+    const written = JSON.stringify([known, this.trouble, this.status?.active_context_ref]);
+    if (written === this.published) return;
+    this.published = written;
+    this.list.update(known);
+  }
+
+  showFacts() {
+    const known = this.list.find(this.id) ?? {};
+    const { usage, active_context_ref: lane } = this.status ?? {};
+    this.title.textContent = known.title || this.id;
+    this.costs.textContent = [known.agent ?? known.model, lane !== "default" && lane, describeCosts(known)].filter(Boolean).join(" · ");
+    const cached = usage?.cached_input_tokens ? ` (${number(usage.cached_input_tokens)} cached)` : "";
+    this.costs.title = usage ? `${number(usage.input_tokens)} in${cached}, ${number(usage.output_tokens)} out` : "";
+    const status = known.status ?? this.state;
+    this.badge.textContent = this.trouble || words(status) || "…";
+    this.badge.className = `status ${status}`;
   }
 
   show(element) {
@@ -109,19 +152,30 @@ export class Chat {
     else if (type === "tool_progress") this.setTool(event.tool_call_id, event.name, null, `runs: ${event.text}`);
     else if (type === "approval_required") this.setTool(event.tool_call_id, event.name, event.arguments, "asks", makeDecision);
     else if (type === "result_required") this.setTool(event.tool_call_id, event.name, event.arguments, "waits for its result", makeAnswer);
+    else if (type === "subagent_waiting") this.noteSubagent(event);
     else if (type === "tool_finished" && event.name) this.setTool(event.tool_call_id, event.name, null, event.is_error ? "failed" : "done");
     else if (type === "retrying") this.setState(`tries again: ${event.message}`);
     else if (type === "status") {
       this.requestId = event.request_id ?? null;
       this.state = event.status;
       this.setState();
+      // The calls that wait may be those of subagents, which only the status names.
+      if (["awaiting_tools", "awaiting_external"].includes(event.status)) this.readStatus();
     }
+  }
+
+  // A call that waits in a subagent is decided on the page of its session. The event may come again.
+  noteSubagent({ session_id: id, tool_call_id: call, name }) {
+    this.noted ??= new Set();
+    if (this.noted.has(`${id} ${call}`)) return;
+    this.noted.add(`${id} ${call}`);
+    this.show(make("p", { class: "note" }, `${name} waits in `, makeSessionLink(id)));
   }
 
   setState(text) {
     const isBusy = Boolean(this.requestId);
-    this.badge.textContent = text ?? words(this.state);
-    this.badge.className = `status ${this.state}`;
+    this.trouble = text ?? "";
+    this.publish();
     this.cancel.hidden = this.queue.hidden = !isBusy;
     this.send.textContent = isBusy ? "Steer" : "Send";
     this.text.placeholder = isBusy ? "Correct the agent while it works" : "Message";
@@ -153,10 +207,11 @@ export class Chat {
     let card = this.tools.get(id);
     if (!card) {
       card = make("details", { class: "tool", "data-call": id },
-        make("summary", {}, make("code", {}, name), " ", make("span", { class: "preview" }), make("span", { class: "state" })),
+        make("summary", {}, make("code", {}, name), " ", make("span", { class: "preview" }), make("span", { class: "state" }), make("span", { class: "subagent", hidden: true })),
         make("pre", { class: "arguments", tabIndex: 0, "aria-label": `Arguments of ${name}` }), make("div", { class: "question" }), make("div", { class: "result" }));
       this.tools.set(id, card);
       this.show(card);
+      if (this.subagents.has(id)) this.linkSubagent(id, this.subagents.get(id).id, this.subagents.get(id).agent);
     }
     if (name) card.querySelector("summary code").textContent = name;
     if (args) {
@@ -200,12 +255,16 @@ export class Chat {
     if (payload.role === "user") {
       this.forget(payload.input_id ?? refs.request_id);
       this.addBubble("user", seq, at, [payload.source && make("small", {}, payload.source), ...makeContent(payload.content, this.id)]);
-      if (this.title.textContent === this.id) this.title.textContent = getText(payload.content).slice(0, 80) || this.id;
+      if (!this.firstText) {
+        this.firstText = getText(payload.content);
+        this.publish();
+      }
     } else if (payload.role === "assistant") this.takeReply(seq, at, payload, refs);
     else if (payload.role === "tool") {
       const card = this.setTool(payload.tool_call_id, payload.name, payload.edited_arguments, payload.is_error ? "failed" : "done");
       card.querySelector(".result").replaceChildren(...makeContent(payload.content, this.id));
       card.dataset.seq = seq;
+      if (payload.subagent) this.linkSubagent(payload.tool_call_id, payload.subagent.session_id, payload.subagent.agent);
     }
   }
 
@@ -214,7 +273,7 @@ export class Chat {
     if (payload.thinking) {
       this.show(make("details", { class: "thinking" }, make("summary", {}, "Reasoning"), make("div", { class: "text", dir: "auto" }, payload.thinking)));
     }
-    const content = makeContent(payload.content, this.id, { isMarkdown: true });
+    const content = makeContent(payload.content, this.id, makeMarkdown);
     if (content.length) this.addBubble(payload.interrupted ? "assistant interrupted" : "assistant", seq, at, [...content, this.makeSources(payload)]);
     for (const ran of payload.provider_calls ?? []) {
       this.show(make("details", { class: "tool" }, make("summary", {}, make("code", {}, ran.tool), ` ${ran.error ? "failed, " : ""}run by the provider`),
@@ -246,11 +305,21 @@ export class Chat {
 
   noteFork(seq, { event, session_id: id }) {
     const text = event === "forked_from" ? "A fork of " : "Forked to ";
-    this.show(make("p", { class: "note", "data-seq": seq }, text, make("a", { href: `#/s/${encodeURIComponent(id)}` }, id)));
+    this.show(make("p", { class: "note", "data-seq": seq }, text, makeSessionLink(id)));
+  }
+
+  // Link the session of a subagent in the card of the call that started it.
+  linkSubagent(call, id, agent) {
+    this.subagents.set(call, { id, agent });
+    const box = this.tools.get(call)?.querySelector(".subagent");
+    if (!box) return;
+    box.replaceChildren(`${agent}: `, makeSessionLink(id));
+    box.hidden = false;
   }
 
   endRun({ seq, payload }) {
     this.voidReply();
+    this.hasFailed = payload.status === "failed";
     for (const card of this.log.querySelectorAll(".asks")) this.setTool(card.dataset.call, "", null, "ended");
     if (payload.status !== "completed") this.note(seq, payload.error?.message ?? words(payload.status), null, payload.status !== "cancelled");
     this.readStatus();
@@ -271,8 +340,8 @@ export class Chat {
   async forkAt(seq) {
     const made = await this.act("fork", seq === undefined ? {} : { at_seq: seq });
     if (made) {
-      tell("Forked.");
-      location.hash = `#/s/${encodeURIComponent(made.session_id)}`;
+      // The person may be writing, or elsewhere, by now.
+      tell("Forked:", false, makeSessionLink(made.session_id, "open the fork"));
     }
   }
 
@@ -358,6 +427,8 @@ export class Chat {
     dispatchEvent(new CustomEvent("toggle-seen"));
   }
 }
+
+const count = (usage) => (usage?.input_tokens ?? 0) + (usage?.output_tokens ?? 0);
 
 function makeBlobPart(blob) {
   const kind = blob.media_type.split("/")[0];

@@ -1,7 +1,7 @@
 // The sessions at the left: a list with filters and a search, which looks again every few seconds.
 
 import { call } from "./api.js";
-import { dollars, formatAge, get, make, makeButton, number, words } from "./view.js";
+import { describeCosts, formatAge, get, make, makeButton, words } from "./view.js";
 
 const LOOK_MILLISECONDS = 5000;
 const PAGE = 50;
@@ -11,6 +11,8 @@ export class SessionList {
   constructor() {
     this.sessions = [];
     this.selected = "";
+    this.open = {};           // What the open session says of itself, which lists learn later.
+    this.changed = () => {};  // Called when the row of the open session has changed.
     this.limit = PAGE;
     this.search = make("input", { type: "search", id: "search", placeholder: "Search", "aria-label": "Search the sessions: title, id, agent, user" });
     this.status = make("select", { "aria-label": "Status" }, make("option", { value: "" }, "all"), ...STATUSES.map((status) => make("option", { value: status }, words(status))));
@@ -41,20 +43,33 @@ export class SessionList {
     this.show();
   }
 
+  // What is known of a session: the open one knows more than the list.
+  find(id) {
+    const row = this.sessions.find((session) => session.session_id === id);
+    return id === this.open.session_id ? { ...row, ...this.open } : row;
+  }
+
+  // Take what the open session says of itself.
+  update(open) {
+    this.open = open;
+    this.show();
+  }
+
   show() {
     const wanted = this.search.value.trim().toLowerCase();
-    const shown = this.sessions.filter((session) =>
+    const shown = this.sessions.map(({ session_id: id }) => this.find(id)).filter((session) =>
       [session.session_id, session.title, session.agent, session.user].some((text) => text?.toLowerCase().includes(wanted)));
     this.shown = shown.map((session) => session.session_id);
     const focused = document.activeElement?.dataset?.session;
     this.list.replaceChildren(...shown.map((session) => this.makeRow(session)));
     if (focused) this.list.querySelector(`[data-session="${CSS.escape(focused)}"]`)?.focus();
+    this.changed();
     this.note.textContent = this.problem || (shown.length ? "" : wanted ? "No session of this list has these words." : "There are no sessions yet.");
     this.note.classList.toggle("bad", Boolean(this.problem));
   }
 
-  makeRow({ session_id: id, title, status, agent, user, active_at: active, tokens, cost_usd: cost }) {
-    const facts = [agent, user, tokens && `${number(tokens)} tokens`, dollars(cost)].filter(Boolean).join(" · ");
+  makeRow({ session_id: id, title, status, agent, user, active_at: active, ...costs }) {
+    const facts = [agent, user, describeCosts(costs)].filter(Boolean).join(" · ");
     const link = make("a", { href: `#/s/${encodeURIComponent(id)}`, "data-session": id, "aria-current": id === this.selected ? "page" : null },
       make("span", { class: "title", dir: "auto" }, title || id),
       make("span", { class: "row" },

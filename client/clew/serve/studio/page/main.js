@@ -17,12 +17,15 @@ function open() {
   if (!getKey()) return signIn();
   chat?.close();
   chat = seen = null;
+  list.open = {};
+  document.body.classList.remove("menu");
+  get("show-menu").setAttribute("aria-expanded", "false");
   get("seen").hidden = true;
   const [, room, id] = /^#\/([a-z]*)\/?(.*)$/.exec(location.hash) ?? [];
   document.body.dataset.room = room || "list";
   list.select(room === "s" ? decodeURIComponent(id) : "");
   if (room === "s" && id) {
-    chat = new Chat(decodeURIComponent(id));
+    chat = new Chat(decodeURIComponent(id), list);
     chat.open();
     document.title = `${chat.id} · Clew studio`;
     return;
@@ -93,6 +96,7 @@ addEventListener("keydown", (event) => {
   KEYS[event.key]();
 });
 get("show-keys").onclick = KEYS["?"];
+get("show-menu").onclick = () => get("show-menu").setAttribute("aria-expanded", String(document.body.classList.toggle("menu")));
 addEventListener("toggle-seen", toggleSeen);
 addEventListener("hashchange", open);
 start();

@@ -37,14 +37,35 @@ export function draw(name, attributes = {}, ...children) {
   return element;
 }
 
-// Say something to everybody who looks or listens.
+// Say something to everybody who looks or listens: a text, and a link where it leads on.
 let silence;
-export function tell(text, isBad = false) {
-  get("told").textContent = text;
+export function tell(text, isBad = false, link = null) {
+  get("told").replaceChildren(text, ...(link ? [" ", link] : []));
   get("told").classList.toggle("bad", isBad);
   clearTimeout(silence);
-  silence = setTimeout(() => { get("told").textContent = ""; }, 8000);
+  silence = setTimeout(() => get("told").replaceChildren(), link ? 30_000 : 8000);
 }
+
+export const makeSessionLink = (id, text = id) => make("a", { href: `#/s/${encodeURIComponent(id)}` }, text);
+
+export async function copy(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    tell("Copied.");
+  } catch {
+    tell("The browser does not let the page copy: select the text.", true);
+  }
+}
+
+// ---- What the list and the header of a session say of it: the same in both.
+
+const WORKING = ["preparing", "checking", "awaiting_model", "stopping", "awaiting_tools", "summarizing"];
+
+// The status in the words of lists, of a session whose own status is given.
+export const getListedStatus = (status, hasFailed) =>
+  WORKING.includes(status) ? "working" : status === "hibernating" ? "hibernated" : status === "idle" && hasFailed ? "failed" : status;
+
+export const describeCosts = ({ tokens, cost_usd: cost }) => [tokens && `${number(tokens)} tokens`, dollars(cost)].filter(Boolean).join(" · ");
 
 export const number = (value) => (value ?? 0).toLocaleString("en");
 export const dollars = (value) => (value === undefined || value === null ? "" : `$${value < 0.01 && value > 0 ? value.toPrecision(2) : value.toFixed(2)}`);
@@ -84,11 +105,12 @@ export function describePart(part) {
   return `${name ?? part.type} (${facts.filter(Boolean).join(", ")})`;
 }
 
-export function makeContent(content, session, { isMarkdown = false } = {}) {
+// `show` makes elements of the text; without it the text stays as it is.
+export function makeContent(content, session, show) {
   const text = getText(content);
   const parts = typeof content === "string" ? [] : (content ?? []).filter((part) => part.type !== "text");
   return [
-    text && (isMarkdown ? make("div", { class: "markdown" }, ...makeMarkdown(text)) : make("div", { class: "text", dir: "auto" }, text)),
+    text && (show ? make("div", { class: "markdown" }, ...show(text)) : make("div", { class: "text", dir: "auto" }, text)),
     ...parts.map((part) => makePart(part, session)),
   ].filter(Boolean);
 }
@@ -116,59 +138,4 @@ function makePart(part, session) {
     }, () => box.append(make("span", { class: "bad" }, " cannot be read")));
   }
   return box;
-}
-
-// ---- The Markdown of replies: paragraphs, headings, lists, quotes, code, emphasis and links. No HTML, no images.
-
-const MOST_QUOTES = 20;
-
-export function* makeMarkdown(text, depth = 0) {
-  const lines = text.split("\n");
-  while (lines.length) {
-    const line = lines.shift();
-    let match;
-    if (!line.trim()) continue;
-    if ((match = /^ {0,3}(`{3,}|~{3,})(.*)$/.exec(line))) {
-      const code = [];
-      while (lines.length && !lines[0].trim().startsWith(match[1])) code.push(lines.shift());
-      lines.shift();
-      yield make("pre", { tabIndex: 0, "aria-label": "Code" }, make("code", {}, code.join("\n")));
-    } else if ((match = /^(#{1,6})\s+(.*)$/.exec(line))) {
-      yield make("p", { class: "heading", role: "heading", "aria-level": `${Math.min(match[1].length + 3, 6)}` }, ...makeInline(match[2]));
-    } else if ((match = /^\s*([-*+]|\d+[.)])\s+/.exec(line))) {
-      const isOrdered = /\d/.test(match[1]);
-      const items = [line.slice(match[0].length)];
-      while (lines.length && lines[0].trim()) {
-        const next = lines.shift();
-        const start = /^\s*([-*+]|\d+[.)])\s+/.exec(next);
-        if (start) items.push(next.slice(start[0].length));
-        else items[items.length - 1] += ` ${next.trim()}`;
-      }
-      yield make(isOrdered ? "ol" : "ul", isOrdered ? { start: parseInt(match[1], 10) } : {}, ...items.map((item) => make("li", {}, ...makeInline(item))));
-    } else if (depth < MOST_QUOTES && /^>\s?/.test(line)) {
-      const quote = [line];
-      while (lines.length && /^>\s?/.test(lines[0])) quote.push(lines.shift());
-      yield make("blockquote", {}, ...makeMarkdown(quote.map((part) => part.replace(/^>\s?/, "")).join("\n"), depth + 1));
-    } else if (/^\s*([-*_])(\s*\1){2,}\s*$/.test(line)) {
-      yield make("hr");
-    } else {
-      const paragraph = [line];
-      while (lines.length && lines[0].trim() && !/^ {0,3}(`{3}|~{3}|#{1,6}\s|>|[-*+]\s|\d+[.)]\s)/.test(lines[0])) paragraph.push(lines.shift());
-      yield make("p", { dir: "auto" }, ...makeInline(paragraph.join("\n")));
-    }
-  }
-}
-
-const INLINE = /(`+)(.+?)\1|\*\*(.+?)\*\*|\*([^*\s][^*]*?)\*|\[([^[\]\n]+)\]\(([^)\s]+)\)/s;
-
-function* makeInline(text) {
-  for (let match; (match = INLINE.exec(text)); text = text.slice(match.index + match[0].length)) {
-    if (match.index) yield text.slice(0, match.index);
-    const [, , code, strong, emphasis, label, address] = match;
-    if (code !== undefined) yield make("code", {}, code);
-    else if (strong !== undefined) yield make("strong", {}, ...makeInline(strong));
-    else if (emphasis !== undefined) yield make("em", {}, ...makeInline(emphasis));
-    else yield makeLink(address, label === address ? label : `${label} (${address})`);
-  }
-  if (text) yield text;
 }

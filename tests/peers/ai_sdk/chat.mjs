@@ -1,4 +1,5 @@
-// Chats with the service as `useChat` does, without a page. Every chunk passes the package's own validator.
+// Chats with the service as `useChat` does, without a page. Every chunk passes the package's own validator, for the
+// transport ends a stream with one that does not.
 import { Chat } from "@ai-sdk/react";
 import {
   DefaultChatTransport,
@@ -15,6 +16,8 @@ const external_tools = [
   { name: "show_map", parameters: { type: "object", properties: { city: { type: "string" } }, required: ["city"] } },
 ];
 const types = new Set();
+const errors = [];
+const seen = {};
 
 function makeChat(id, messages = []) {
   const chat = new Chat({
@@ -29,6 +32,9 @@ function makeChat(id, messages = []) {
         chat.addToolOutput({ tool: "show_map", toolCallId: toolCall.toolCallId, output: { shown: toolCall.input.city } });
       }
     },
+    onFinish({ finishReason }) {
+      seen.finished = [...(seen.finished ?? []), finishReason];
+    },
     onError(error) {
       errors.push(String(error));
     },
@@ -36,13 +42,11 @@ function makeChat(id, messages = []) {
   return chat;
 }
 
-const errors = [];
 const until = async condition => {
   while (!condition()) await new Promise(resolve => setTimeout(resolve, 20));
 };
 const read = message => message.parts.filter(part => part.type === "text").map(part => part.text);
 const note = message => message.parts.forEach(part => types.add(part.type));
-const seen = {};
 
 const chat = makeChat(id);
 await chat.sendMessage({ text: "hello" });
@@ -55,6 +59,28 @@ await chat.addToolApprovalResponse({ id: guarded.approval.id, approved: true });
 await until(() => chat.status === "ready" && read(chat.lastMessage).length > 1);
 seen.approved = read(chat.lastMessage).at(-1);
 note(chat.lastMessage);
+
+// Two calls wait. A page sends nothing before both are decided; one that does hears of the other again.
+await chat.sendMessage({ text: "guard twice" });
+const waiting = () => chat.lastMessage.parts.filter(part => isToolUIPart(part) && part.state === "approval-requested");
+seen.waiting = [waiting().length];
+const [first, second] = waiting();
+await chat.addToolApprovalResponse({ id: first.approval.id, approved: true });
+await chat.sendMessage();
+seen.waiting.push(waiting().length);
+await chat.addToolApprovalResponse({ id: second.approval.id, approved: false });
+await until(() => chat.status === "ready" && read(chat.lastMessage).length > 0);
+seen.decided = chat.lastMessage.parts.filter(isToolUIPart).map(part => part.state);
+
+// A page that is reloaded gets the message again; one of a chat that is new gets nothing, and no error.
+const reloaded = makeChat(id, chat.messages.slice(0, -1));
+await reloaded.resumeStream();
+seen.reloaded = reloaded.lastMessage.parts.filter(isToolUIPart).map(part => part.state);
+const fresh = makeChat(`${id}-new`);
+await fresh.resumeStream();
+seen.fresh = [fresh.status, fresh.messages.length];
+
+await chat.sendMessage({ text: "cut" });
 
 await chat.sendMessage({ text: "map" });
 await until(() => chat.status === "ready" && read(chat.lastMessage).length > 0);
