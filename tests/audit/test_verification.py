@@ -117,7 +117,8 @@ async def test_blobs_and_chunks_are_encrypted_anew(tmp_path: Path) -> None:
     stored = [await blobs.store("s", make_png(size=3_000 + number)) for number in range(12)]
     await blobs.archive.put_chunk("s", "upload", 0, ("workflow", "run"), b"a chunk of an upload")
     altered = tmp_path / "default/families/s-s/blobs" / stored[0]["digest"]
-    altered.write_bytes(altered.read_bytes()[:-1] + b"x")
+    data = altered.read_bytes()
+    altered.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     rotating = CountingArchive(open_archive(tmp_path, "k2", "k1")._store, "default")
     done = await rekey_archive(rotating)
     assert (done.rewritten, done.failed) == (2 * len(stored), 1)
