@@ -74,6 +74,11 @@ async def work_on(request: Request, size: int, function: Callable[P, T], /, *arg
         return await asyncio.to_thread(function, *args, **options)
 
 
+def measure_body(request: Request) -> int:
+    """Measure a body that was received, in bytes. One that came without its length counts as large."""
+    return int(request.headers.get("content-length", SMALL_BYTES + 1))
+
+
 def depend_on_body(read: Callable[..., Any], model: type[BaseModel]) -> Any:
     """Make the dependency of a parameter that a function reads of the body, which the model describes."""
     setattr(read, _MODEL, model)

@@ -31,7 +31,7 @@ from clew.serve.answers import (
     answer,
     show,
 )
-from clew.serve.bodies import read_body
+from clew.serve.bodies import measure_body, read_body, work_on
 from clew.serve.problems import InvalidParameter
 from clew.serve.shares import Shares
 from clew.serve.streams import SentEvent, make_json_event, stream_events
@@ -663,10 +663,10 @@ async def read_window(
 
 @router.post("/{session_id}/preview", response_model=Context)
 async def preview(
-    caller: Authorized, session: Known, body: Annotated[PreviewInput, read_body(PreviewInput)]
+    request: Request, caller: Authorized, session: Known, body: Annotated[PreviewInput, read_body(PreviewInput)]
 ) -> JSONResponse:
     """Read what a model would see, and what it would cost, if these messages were sent next."""
-    query = make_input(ContextQuery, _dump(body))
+    query = await work_on(request, measure_body(request), lambda: make_input(ContextQuery, _dump(body)))
     assert query.pending is not None
     pending = [message.model_dump(mode="json", exclude_unset=True) for message in query.pending]
     context = await session.context(
@@ -677,6 +677,7 @@ async def preview(
 
 @router.post("/{session_id}/context", response_model=OperationReceipt)
 async def modify_context(
+    request: Request,
     caller: Authorized,
     session: Known,
     body: Annotated[OperationInput, read_body(OperationInput)],
@@ -684,7 +685,9 @@ async def modify_context(
 ) -> JSONResponse:
     """Apply a context operation: `replace`, `switch`, `pin`, `unpin` or `expand`; a compaction is a `replace`."""
     op_id = _choose_id(body.op_id, key, "op_id") or make_id()
-    operation = make_input(ContextOperation, {**_dump(body), "op_id": op_id})
+    operation = await work_on(
+        request, measure_body(request), lambda: make_input(ContextOperation, {**_dump(body), "op_id": op_id})
+    )
     if isinstance(operation.operation, Replace) and operation.operation.result_context:
         caller.check_snapshot(operation.operation.result_context)
     return answer(caller, await session._handle.call("submit_context_operation", operation, OperationReceipt))

@@ -109,6 +109,7 @@ FLOODS = [
         20,
         ("200 ",),
     ),
+    Worst("previews", "/v1/sessions/own/preview", {"pending": [LONG] * 8}, 20, ("413 too_large",)),
     Worst("messages", "/v1/sessions/own/messages", {"content": [TEXT] * 500}, 300, ("400 invalid_input",)),
     Worst("blobs", "/v1/sessions/own/blobs", b"\x00" * 20_000_000, 6, ("400 unsupported_content",)),
     Worst("streams", "/v1/sessions/own/events", None, 500, ("200 events", "0 left"), holds=True),

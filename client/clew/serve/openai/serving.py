@@ -12,7 +12,7 @@ from fastapi import Header, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic_core import from_json
 
-from clew.serve.bodies import SMALL_BYTES, check_texts, depend_on_body, receive_body, work_on
+from clew.serve.bodies import check_texts, depend_on_body, measure_body, receive_body, work_on
 from clew.serve.openai import fields, inputs, turns
 from clew.serve.openai.asks import Ask, note_key
 from clew.serve.openai.events import WAITING, Event, ResponseEvents
@@ -73,7 +73,7 @@ async def read_ask(request: Request, read: Callable[[B], Ask], key: str | None, 
     def read_and_note() -> Ask:
         return note_key(read(body), key, body)
 
-    return await work_on(request, int(request.headers.get("content-length", SMALL_BYTES + 1)), read_and_note)
+    return await work_on(request, measure_body(request), read_and_note)
 
 
 async def answer_or_leave(request: Request, work: Coroutine[Any, Any, T]) -> T | Response:
