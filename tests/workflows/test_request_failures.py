@@ -88,7 +88,7 @@ async def test_an_answer_that_is_awaited_says_why_its_call_is_retried(
     stack: Stack, caplog: pytest.LogCaptureFixture
 ) -> None:
     """`Session.ask` logs the attempt, when it begins and why, without a query of the session."""
-    replies = [Reply("too busy", status=HTTPStatus.SERVICE_UNAVAILABLE, headers={"Retry-After": "4"}), Reply("fine")]
+    replies = [Reply("too busy", status=HTTPStatus.SERVICE_UNAVAILABLE, headers={"Retry-After": "8"}), Reply("fine")]
     session = await stack.open(lambda _body: replies.pop(0))
     with caplog.at_level("WARNING", "clew"):
         assert await session.ask("hello") == "fine"
