@@ -78,7 +78,6 @@ WITH_EFFECTS = (
 """The modules that have them although they lie beside what workflows run."""
 IN_WORKFLOWS = (
     "task_commands",
-    "noted_task",
     "slow_timers",
     "wrapped_converter",
     "storage_references",

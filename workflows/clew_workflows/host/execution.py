@@ -442,6 +442,18 @@ async def await_answer(
         return translate(error)
 
 
+async def await_result(planned: PlannedCall, activity: workflow.ActivityHandle[ToolAnswered]) -> ToolReturned:
+    """Wait for a call of a function; return its answer or its failure, neither if it was cancelled."""
+    call = planned.call
+    try:
+        answer = await await_answer(activity)
+    except asyncio.CancelledError:
+        return ToolReturned(tool_call_id=call.tool_call_id)
+    if isinstance(answer, Failure):
+        return ToolReturned(tool_call_id=call.tool_call_id, failure=answer)
+    return ToolReturned(tool_call_id=call.tool_call_id, answer=answer)
+
+
 # Remote calls: the result or the failure of another worker's activity, whatever it is.
 
 

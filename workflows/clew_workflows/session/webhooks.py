@@ -53,9 +53,11 @@ def note_events(
     return replace(after, notices=(*after.notices, *wanted)) if wanted else after
 
 
-def take_notices(state: State) -> Decision:
-    """Take the notices out of the state: their deliveries are being started."""
-    return Decision(replace(state, notices=()))
+def drop_notice(state: State, notice: Notice) -> Decision:
+    """Take a notice out of the state: the server has confirmed the start of its delivery."""
+    return Decision(
+        replace(state, notices=tuple(other for other in state.notices if other.notice_id != notice.notice_id))
+    )
 
 
 def _note_entry(state: State, entry: Entry) -> Iterator[Notice]:
