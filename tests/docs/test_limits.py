@@ -25,7 +25,7 @@ from clew_workflows.contract.names import (
 )
 from clew_workflows.contract.schemas import MAX_DEPTH, MAX_SCHEMA_BYTES, MAX_SUBSCHEMAS
 from clew_workflows.host.execution import _HOOK_RETRIES
-from clew_workflows.host.tasks import FULL, PRESSING, SPENT
+from clew_workflows.host.runtime import FULL, PRESSING, SPENT
 from clew_workflows.protocol import HOOK_SECONDS, RolloverThresholds
 from clew_workflows.session.inputs import MAX_RECEIPTS
 from clew_workflows.session.requests import MAX_OUTCOMES
