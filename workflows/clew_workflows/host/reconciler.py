@@ -113,17 +113,19 @@ class Reconciler:
         self._runtime, self._intake, self._recalling = runtime, intake, recalling
         self._rollover, self._row = rollover, row
         self._plan = Plan()
+        self._wanted = self._plan.wanted
         self._going: dict[Key, _Going] = {}
         self._step: _Step | None = None
         self._starting: set[str] = set()
 
     def reconcile(self) -> None:
         """Begin what is new, and cancel what is gone."""
-        runtime, wanted = self._runtime, self._plan.wanted
+        runtime = self._runtime
         self._plan.update(runtime.session)
-        if wanted is not self._plan.wanted:
+        if self._wanted is not self._plan.wanted:
+            self._wanted = self._plan.wanted
             for key, going in self._going.items():
-                if key not in self._plan.wanted and going.cancel:
+                if key not in self._wanted and going.cancel:
                     going.cancel()
                     going.cancel = None
         self._cancel_step()
@@ -131,7 +133,7 @@ class Reconciler:
             self._rollover.is_wanted = True
         is_leaving = runtime.rolling and not runtime.state.closed
         starting: list[tuple[Key, PlannedCall]] = []
-        for key, want in self._plan.wanted.items():
+        for key, want in self._wanted.items():
             if key in self._going or (is_leaving and isinstance(want, _LEFT)):
                 continue
             if not isinstance(want, PlannedCall):
@@ -144,15 +146,16 @@ class Reconciler:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the server has confirmed all commands to other sessions."""
+        """Whether all that is gone is cancelled, and the server has confirmed all commands to other sessions."""
+        if self._runtime.is_settling or self._runtime.unconfirmed:
+            return False
         self._plan.update(self._runtime.session)
-        is_wanted = any(isinstance(want, _CONFIRMED) for want in self._plan.wanted.values())
-        return not (self._runtime.unconfirmed or is_wanted)
+        return not any(isinstance(want, _CONFIRMED) for want in self._plan.wanted.values())
 
     @property
     def _is_working(self) -> bool:
         """Whether a step of the session goes on, which ends in this workflow run."""
-        return self._step is not None or any(key in self._going and key[0] == "call" for key in self._plan.wanted)
+        return self._step is not None or any(key in self._going and key[0] == "call" for key in self._wanted)
 
     def _begin(self, key: Key, wanted: Wanted) -> None:
         match wanted:

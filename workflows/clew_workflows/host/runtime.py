@@ -200,6 +200,11 @@ class Runtime:
         if self._settling is None:
             self._settling = asyncio.get_running_loop().call_soon(self._settle)
 
+    @property
+    def is_settling(self) -> bool:
+        """Whether what follows from a decision has not begun."""
+        return self._settling is not None
+
     def _settle(self) -> None:
         self._settling = None
         try:
