@@ -57,6 +57,7 @@ from clew_workflows.session import advance, commands, decisions, requests, tool_
 from clew_workflows.session.advance import Stamps
 from clew_workflows.session.carried import RECENT_ENTRIES, carry, restore
 from clew_workflows.session.commands import Command
+from clew_workflows.session.plan import Plan, plan
 from clew_workflows.session.state import Decision, Moment
 from clew_workflows.thread.context.contexts import build_context
 from clew_workflows.thread.context.projection import Projection
@@ -150,6 +151,7 @@ class SessionHarness:
         # How a model call ends that is stopped; None: the test says when.
         self.stopped: Event | None = ModelStopped()
         self.effects: list[SessionEffect] = []
+        self.plan = Plan()
         self.state = decisions.begin("s-1", self.config, task)
         if prepare:
             self.answer_preparation()
@@ -165,6 +167,8 @@ class SessionHarness:
     def apply(self, decision: Decision) -> None:
         step = advance.advance(self.session, decision, self.stamps)
         self.state, self.effect = step.session.state, step.session.effect
+        self.plan.update(self.session)
+        assert self.plan.wanted == plan(self.session), "the plan has not followed the session"
         if decision.effect:
             self.effects.append(decision.effect)
             if isinstance(decision.effect, RunTools) and self.dispatching:

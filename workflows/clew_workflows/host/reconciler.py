@@ -92,9 +92,11 @@ class _Going:
 
     Attributes:
         cancel: Cancels it; None: it goes on to its end.
+        is_cancelled: It was cancelled.
     """
 
-    cancel: Callable[[], object] | None
+    cancel: Callable[[], object] | None = None
+    is_cancelled: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -125,9 +127,9 @@ class Reconciler:
         if self._wanted is not self._plan.wanted:
             self._wanted = self._plan.wanted
             for key, going in self._going.items():
-                if key not in self._wanted and going.cancel:
+                if key not in self._wanted and going.cancel and not going.is_cancelled:
+                    going.is_cancelled = True
                     going.cancel()
-                    going.cancel = None
         self._cancel_step()
         if not (self._is_working or runtime.state.closed) and self._rollover.due:
             self._rollover.is_wanted = True
@@ -182,17 +184,21 @@ class Reconciler:
             case _:
                 raise AssertionError(wanted)
 
-    def _go(self, key: Key, work: Coroutine[Any, Any, None], *, cancels: bool = False) -> None:
-        going = self._going[key] = _Going(None)
-        task = self._runtime.start(self._run(key, work))
+    def _go(self, key: Key, work: Coroutine[Any, Any, None], *, cancels: bool = False) -> _Going:
+        going = self._going[key] = _Going()
+        task = self._runtime.start(self._run(key, going, work))
         going.cancel = task.cancel if cancels else None
+        return going
 
-    async def _run(self, key: Key, work: Coroutine[Any, Any, None]) -> None:
+    async def _run(self, key: Key, going: _Going, work: Coroutine[Any, Any, None]) -> None:
+        # After an error, and where the workflow is evicted, nothing follows.
         try:
             await work
-        finally:
-            del self._going[key]
-            self._runtime.settle_soon()
+        except asyncio.CancelledError:
+            if not going.is_cancelled:
+                raise
+        del self._going[key]
+        self._runtime.settle_soon()
 
     # Steps: the session's one effect, and the recall of lanes that operations have changed.
 
@@ -291,20 +297,16 @@ class Reconciler:
 
     def _begin_calls(self, starting: list[tuple[Key, PlannedCall]]) -> None:
         runtime, effect = self._runtime, self._runtime.effect
+        calls = runtime.state.run.tool_calls if runtime.state.run else ()
+        begun = {call.tool_call_id for call in calls if call.scheduled}
+        starting = [(key, planned) for key, planned in starting if planned.call.tool_call_id not in begun]
         if not (starting and isinstance(effect, RunTools)):
             return
-        begun = (
-            {call.tool_call_id for call in runtime.state.run.tool_calls if call.scheduled}
-            if runtime.state.run
-            else ()
-        )
         runtime.apply(tool_rounds.mark_scheduled(runtime.state, effect))
         for key, planned in starting:
-            if planned.call.tool_call_id not in begun:
-                activity = execution.start(planned, runtime.time_left, runtime.state)
-                self._go(key, self._take_result(planned, activity))
-                # One that cannot stop may still return a result.
-                self._going[key].cancel = activity.cancel
+            activity = execution.start(planned, runtime.time_left, runtime.state)
+            # One that cannot stop may still return a result.
+            self._go(key, self._take_result(planned, activity)).cancel = activity.cancel
 
     async def _take_result(self, planned: PlannedCall, activity: workflow.ActivityHandle[Any]) -> None:
         runtime = self._runtime
