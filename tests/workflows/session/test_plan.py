@@ -113,7 +113,7 @@ def test_a_subagent_reports_and_closes() -> None:
 def test_a_notice_is_wanted_until_its_delivery_has_begun() -> None:
     """Each notice has a key of its own."""
     hook = Webhook(url="https://example.com/hook", secret="main", events=("request.ended",))
-    session = SessionHarness(webhooks=[hook.model_dump(mode="json")])
+    session = SessionHarness(webhooks=(hook,))
     for _ in range(2):
         session.ask()
         session.reply("fine")
