@@ -294,7 +294,8 @@ class AgentSession:
                 await runtime.wait_until(
                     lambda: rollover.is_wanted or runtime.state.closed, rollover.store_retry_delay
                 )
-            if rollover.is_wanted and not runtime.state.closed:
+            # A handler may have decided since it was wanted.
+            if rollover.is_wanted and rollover.due:
                 await rollover.roll()
             rollover.is_wanted = False
 

@@ -196,7 +196,7 @@ class Runtime:
     # Waiting: no wait looks at the session while nothing of it changes.
 
     def settle_soon(self) -> None:
-        """Look at the waits, and carry out what follows, when the handlers that are ready have run."""
+        """Carry out what follows, and look at the waits, when the handlers that are ready have run."""
         if self._settling is None:
             self._settling = asyncio.get_running_loop().call_soon(self._settle)
 
@@ -208,10 +208,10 @@ class Runtime:
     def _settle(self) -> None:
         self._settling = None
         try:
+            self.reconcile()
             for future, is_over in list(self._waits.items()):
                 if not future.done() and is_over():
                     future.set_result(None)
-            self.reconcile()
         except Exception as error:
             self._error = self._error or error
 
