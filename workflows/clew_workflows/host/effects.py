@@ -42,6 +42,7 @@ from clew_workflows.protocol import (
     ToolReturned,
 )
 from clew_workflows.session import budgets, carried, decisions, media, summaries, tool_rounds
+from clew_workflows.session.state import get_run
 from clew_workflows.temporal_faults.task_commands import TaskCommands
 from clew_workflows.thread.context.contexts import find_lane_prompt
 from clew_workflows.thread.entries import Entry
@@ -318,7 +319,7 @@ class Effects:
 
     async def _perform(self, effect: Prepare | DescribeModel | RunHooks | CallModel | Summarize) -> Event:
         if isinstance(effect, CallModel):
-            policy = self._runtime.state.settings.policy.overlay(effect.context_policy)
+            policy = get_run(self._runtime.state).policy
             build = partial(self._runtime.project, ContextQuery(call_id=effect.call_id))
             if failure := await self._recalling.recall(effect.context_ref, policy, build, self._runtime.time_left):
                 return failure
