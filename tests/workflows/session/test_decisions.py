@@ -199,6 +199,18 @@ def test_closing_cancels_what_runs(phase: str) -> None:
     assert_valid(build_context(session.thread).messages)
 
 
+def test_a_session_that_was_never_prepared_closes_without_an_entry() -> None:
+    """A thread begins with a `config` entry. A request that waits has its outcome all the same."""
+    session = SessionHarness(prepare=False)
+    session.close()
+    assert (session.state.phase, session.entry_names) == ("closed", [])
+    waited = SessionHarness(prepare=False)
+    request_id = waited.ask("hello")
+    waited.close()
+    assert waited.entry_names == ["input", "run"]
+    assert waited.find_ending(request_id) == ("cancelled", "closed")
+
+
 @pytest.mark.parametrize("late", ["prepared", "reply", "results", "fail"])
 def test_what_comes_after_the_close_changes_nothing(late: str) -> None:
     """An activity that was cancelled may still answer, or fail: the outcome is told already."""
