@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from clew.contract import CloseInput, MessageInput, ModelOptions, SessionConfig
+from clew.contract import CloseInput, MessageInput, SessionConfig
 from clew.errors import ClewError, InvalidInput, InvalidTokenBudget
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.protocol import Failure, Prepare, Prepared, RequestedTool
@@ -25,29 +25,6 @@ def test_a_session_begins_unprepared() -> None:
     session = SessionHarness(prepare=False)
     assert session.state.phase == "preparing"
     assert session.entry_names == []
-
-
-def test_the_configuration_is_the_first_fact_and_complete() -> None:
-    """Seq 0 holds all that shapes a context, defaults included, so that no later default can change it."""
-    session = SessionHarness(system_prompt="Be brief.", model_options=ModelOptions(seed=3))
-    config = session.thread[0]
-    assert config.kind == "config"
-    assert [tool["name"] for tool in config.payload["tools"]] == ["add", "look"]
-    assert config.payload["model_options"] == {"seed": 3}
-    assert config.payload["context_policy"] == session.state.settings.policy.model_dump(mode="json")
-    # Those that the session does not have are absent, and the usual priority and scope are not recorded.
-    absent = {
-        "agent",
-        "pin",
-        "fallbacks",
-        "provider_tools",
-        "external_tools",
-        "priority",
-        "approval_scope",
-        "webhooks",
-    }
-    assert set(config.payload) == {*SessionConfig.model_fields, "tokens"} - absent
-    assert session.state.phase == "idle"
 
 
 def test_a_preparation_that_only_counts_schemas_commits_nothing() -> None:
@@ -150,25 +127,6 @@ def test_a_waiting_request_fails_with_the_answer_it_waited_for() -> None:
     assert session.find_outcome(request_id)["termination_reason"] == "unknown_model"
     assert session.effect is None
     assert session.state.phase == "idle"
-
-
-def test_a_rejected_signal_is_a_fact_and_disturbs_nothing() -> None:
-    """In every phase: what came is recorded, and what runs goes on."""
-    session = SessionHarness()
-    session.ask()
-    before = session.state
-    session.apply(decisions.reject(session.state, "s" * 500, "unknown signal", "what came"))
-    assert session.state == before
-    entry = session.thread[2]
-    assert entry.kind == "input"
-    assert entry.payload == {
-        "event": "rejected",
-        "kind": "s" * 200,
-        "reason": "unknown signal",
-        "content": "what came",
-    }
-    session.reply("fine")
-    assert session.thread[3].payload["recipe"]["basis_seq"] == 1
 
 
 def test_closing_an_idle_session_says_so_and_why() -> None:
