@@ -19,15 +19,19 @@ from clew_workflows.contract.payloads import Recipe
 from clew_workflows.contract.policy import ClearMedia, ClearToolResults, ContextPolicy
 from clew_workflows.contract.tokens import load_encoding
 from clew_workflows.thread.context.blocks import (
+    Block,
+    clear_results,
     compute_results_share,
     count_cleared_marker,
     count_media_marker,
+    count_smallest,
     count_truncation_marker,
     format_cleared_marker,
     format_media_marker,
     format_truncation_marker,
 )
 from clew_workflows.thread.context.contexts import build_context, rebuild_context
+from clew_workflows.thread.context.lane_view import LaneView, ProjectionInput
 from clew_workflows.thread.context.projection import Projection
 from clew_workflows.thread.entries import DEFAULT_LANE
 from clew_workflows.thread.thread import Thread
@@ -566,3 +570,37 @@ def test_a_context_with_cleared_media_is_made_again_from_its_recipe(window: Lite
     again = rebuild_context(rebuild(writer.thread), Recipe.from_json(recipe.as_dict()), None)
     assert (again.meta.digest, again.meta.cleared_media) == (recipe.digest, recipe.cleared_media)
     assert again.messages == context.messages
+
+
+# Blocks alone.
+
+
+def list_blocks(thread: Thread, policy: ContextPolicy) -> list[Block]:
+    """The blocks of the default lane, the newest first."""
+    return list(LaneView(ProjectionInput(thread, policy)).iterate_blocks())
+
+
+@pytest.mark.parametrize("is_required", [True, False])
+def test_a_block_whose_results_are_missing_is_never_smaller_than_its_bound(is_required: bool) -> None:
+    """The results that arrive may be smaller than what stands for them: an archive keeps enough for that."""
+    writer = Writer()
+    writer.talk(user_says("go"), assistant_calls("x", "y"), run="r1")
+    policy = ContextPolicy(max_input_tokens=10_000, reserve_output_tokens=0)
+    block = list_blocks(writer.thread, policy)[0]
+    assert block.missing_tokens
+    least = count_smallest(block, policy, is_required=is_required)
+    assert 0 < least <= block.tokens - block.missing_tokens
+    writer.talk(tool_returns("x", ""), tool_returns("y", ""), run="r1")
+    assert least <= list_blocks(writer.thread, policy)[0].tokens
+
+
+def test_a_cleared_result_is_not_truncated() -> None:
+    """What a context says of truncated results names those alone whose beginning and end it shows."""
+    writer = rounds("a" * 4_000, "b" * 4_000)
+    policy = ContextPolicy(max_input_tokens=1_000, reserve_output_tokens=0)
+    view = LaneView(ProjectionInput(writer.thread, policy))
+    block = next(iter(view.iterate_blocks()))
+    truncated = view.truncator.truncate_to_share(block)
+    assert [part[0] for part in truncated.truncated] == [block.messages[1].get("tool_call_id")]
+    assert clear_results(truncated, 1, ClearToolResults(keep=0)).truncated == ()
+    assert clear_results(truncated, 0, ClearToolResults(keep=0)) is truncated
