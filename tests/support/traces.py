@@ -48,7 +48,7 @@ class Trace:
             yield
         finally:
             sys.setprofile(before)
-            threading.setprofile(None)  # type: ignore[arg-type]
+            threading.setprofile(None)
 
     @contextmanager
     def record(self) -> Iterator[None]:

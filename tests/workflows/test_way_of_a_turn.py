@@ -12,8 +12,11 @@ from tests.support.traces import Trace
 
 PURE = {"calls": 333, "functions": 172, "modules": 29}
 """Bounds of the pure part: the decision of a message, the context of its call, and the decision of the reply."""
-WHOLE = {"calls": 0, "functions": 0, "modules": 0}
-"""Bounds of a turn on a server, from the client's call to its answer: client, workflow and activity."""
+WHOLE = {"calls": 1350, "functions": 590, "modules": 97}
+"""Bounds of a turn on a server, from the client's call to its answer: client, workflow and activity.
+
+Some calls depend on how long things take: the bounds are a little above the numbers of a quiet turn.
+"""
 QUIET_SECONDS = 0.5
 """Time after which a turn has nothing left to do."""
 

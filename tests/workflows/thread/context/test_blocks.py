@@ -604,3 +604,20 @@ def test_a_cleared_result_is_not_truncated() -> None:
     assert [part[0] for part in truncated.truncated] == [block.messages[1].get("tool_call_id")]
     assert clear_results(truncated, 1, ClearToolResults(keep=0)).truncated == ()
     assert clear_results(truncated, 0, ClearToolResults(keep=0)) is truncated
+
+
+def test_an_epoch_is_another_where_the_newest_results_have_less_than_their_share() -> None:
+    """Later contexts show them at their share: they do not begin as this one does."""
+    policy, thread = budget(6000, "epoch"), write_round(60_000).thread
+    at_share, shorter = (project_thread(thread, policy, system="s" * size) for size in (100, 19_000))
+    assert len(read_results(shorter)[0]) < len(read_results(at_share)[0])
+    assert shorter.meta.epoch != at_share.meta.epoch
+
+
+def test_a_rule_that_keeps_more_results_than_there_are_clears_none() -> None:
+    """However few a round has."""
+    writer = Writer()
+    writer.talk(user_says("go"), assistant_calls("a", "b"), tool_returns("a", LONG), tool_returns("b", LONG))
+    writer.talk(assistant_calls("c"), tool_returns("c", LONG))
+    assert results(writer.thread, clearing(keep=4)) == [LONG] * 3
+    assert results(writer.thread, clearing(keep=2)) == ["cleared", LONG, LONG]
