@@ -382,6 +382,14 @@ def test_no_text_has_a_meaning(text: str) -> None:
     assert html.unescape(escaped) == shorten(text, 200)
 
 
+def test_a_text_that_goes_on_unread_is_marked() -> None:
+    """Of a long text only the beginning is read: if it is nearly empty, more may follow."""
+    assert shorten(f"a{' ' * 18}b", 10) == "a b"
+    assert shorten(f"a{' ' * 19}b", 10) == "a…"
+    assert shorten("a" * 10, 10) == "a" * 10
+    assert shorten("a" * 11, 10) == f"{'a' * 9}…"
+
+
 @given(st.text(max_size=60), st.integers(min_value=1, max_value=40))
 def test_a_shortened_text_is_one_visible_line(text: str, limit: int) -> None:
     """Of at most as many characters, whatever the text is."""

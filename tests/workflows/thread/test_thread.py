@@ -179,7 +179,7 @@ def test_the_entries_before_a_call_are_those_that_its_context_could_hold() -> No
     assert [entry.seq for entry in writer.thread.list_entries_before_call("call-1")] == [0, 1]
     with pytest.raises(InvalidInput, match="call-2"):
         writer.thread.list_entries_before_call("call-2")
-    with pytest.raises(Archived):
+    with pytest.raises(Archived, match="entry 0 "):
         Thread(writer.thread.slice(2, 3), 2).list_entries_before_call("call-1")
 
 
