@@ -72,6 +72,11 @@ class Mutant:
     after: str
 
     @property
+    def codes(self) -> dict[Function, CodeType]:
+        """Its code, and that of the functions within it, which may have been made already."""
+        return {_name(code): code for code in _list_within(self.code)}
+
+    @property
     def name(self) -> str:
         """The file and the changed line, by which `equivalent_mutants.txt` names it."""
         return f"{Path(self.function[0]).relative_to(CORE)} | {self.after}"
@@ -158,6 +163,13 @@ def _list_functions(code: CodeType) -> Iterator[tuple[Function, CodeType]]:
                 yield from _list_functions(part)
 
 
+def _list_within(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for part in code.co_consts:
+        if isinstance(part, CodeType):
+            yield from _list_within(part)
+
+
 def _name(code: CodeType) -> Function:
     return code.co_filename, code.co_qualname, code.co_firstlineno
 
@@ -197,7 +209,9 @@ class Runner:
         functions = _find_functions()
         for number, mutant in enumerate(islice(self.mutants, self.count), 1):
             self.tried = number
-            chosen = [items[index] for _, index in sorted(tests.get(mutant.function, ()))]
+            chosen = [
+                items[index] for _, index in sorted({test for name in mutant.codes for test in tests.get(name, ())})
+            ]
             if _run_apart(partial(_run_mutant, mutant, functions, chosen)):
                 self.survivors.append(mutant)
                 place = f"{Path(mutant.function[0]).relative_to(CORE)}:{mutant.line}"
@@ -229,8 +243,9 @@ def _note_calls(items: list[pytest.Item]) -> list[tuple[float, set[Function]]] |
 def _run_mutant(mutant: Mutant, functions: dict[Function, list[FunctionType]], items: list[pytest.Item]) -> bool:
     """Run tests against a mutant; returns whether it survives."""
     resource.setrlimit(resource.RLIMIT_CPU, (_CPU_SECONDS, _CPU_SECONDS))
-    for function in functions[mutant.function]:
-        function.__code__ = mutant.code
+    for name, code in mutant.codes.items():
+        for function in functions.get(name, ()):
+            function.__code__ = code
     for item in items:
         _run(item)
         if item.session.testsfailed:

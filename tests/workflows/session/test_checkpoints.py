@@ -151,15 +151,19 @@ def test_the_callers_refs_go_along() -> None:
     """Each message keeps its own, also from checkpoint to checkpoint."""
     session = session_harness.SessionHarness()
     session.ask("one", refs={"ticket": "1"})
+    session.steer("two", at="step")
+    session.reply("", "add")
+    session.answer_calls("3")
+    session.steer("one", refs={"ticket": "3"})
     session.reply("fine")
-    session.ask("two")
+    session.steer("one", refs={"ticket": "4"})
+    session.steer("one", refs={"ticket": "5"})
     session.reply("fine")
-    session.ask("one", refs={"ticket": "3"})
     session.reply("fine")
     for _ in range(2):
         messages = make_draft(session)["context"]["messages"]
         assert [message.get("refs") for message in messages if message["role"] == "user"] == [
-            *({"ticket": "1"}, None, {"ticket": "3"})
+            *({"ticket": "1"}, None, {"ticket": "3"}, {"ticket": "4"}, {"ticket": "5"})
         ]
         payload = {"session_id": "s", "at_seq": 1, "context_ref": "default", "context": {"messages": messages}}
         session = session_harness.SessionHarness()

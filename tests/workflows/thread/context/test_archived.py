@@ -58,6 +58,7 @@ def test_where_the_part_begins_that_a_thread_holds() -> None:
     held = reduced.get_lane("default")
     assert held
     assert (reduced.find_first_held_seq("default"), list(held.message_seqs)) == (3, [3, 4, 5])
+    assert [held.holds(seq) for seq in range(full.rev)] == [False] * 3 + [True] * 3
 
 
 def test_results_that_are_missing_do_not_shorten_what_an_epoch_reaches() -> None:
