@@ -23,6 +23,7 @@ from clew_workflows.session.carried import carry, restore
 from clew_workflows.thread.context.archived import retain
 from clew_workflows.thread.thread import Thread
 from tests.support.session_harness import SessionHarness, begin_small, make_refusal
+from tests.support.threads import Writer, assistant_calls, tool_returns, user_says
 
 # Decisions on summaries and compactions: when they are written, their range, and their results.
 
@@ -603,3 +604,20 @@ def test_what_a_learned_window_drops_is_summarized(limit: int, policy: ContextPo
             effect = summaries.find_range(session.state, session.thread, session.effect)
             session.take_event(Summarized(effect=effect, summary=_SUMMARY))
         assert has_summary == meta.truncated
+
+
+def test_of_a_turn_that_begins_in_the_archive_the_newest_rounds_stay_that_fit() -> None:
+    """As of a turn that the thread holds: a summary ends before them."""
+    policy = ContextPolicy(max_input_tokens=500, reserve_output_tokens=0, keep_last_turns=1)
+    session = SessionHarness(context_policy=policy)
+    writer = Writer().talk(user_says("go"), run="r1")
+    for name in "abcde":
+        writer.talk(assistant_calls(name), tool_returns(name, "word " * 400), run="r1")
+    full = writer.thread
+    effect = Summarize(
+        summary_id="s", context_ref="default", model="m", encoding="heuristic",
+        max_input_tokens=500, max_output_tokens=50,
+    )  # fmt: skip
+    reduced = Thread(full.slice(3, full.last_seq), 3, retain(full, 3, {"default": [policy]}, 0, full.last_seq))
+    for thread in (full, reduced):
+        assert summaries.find_bounds(session.state, thread, effect) == (0, 6, None)
