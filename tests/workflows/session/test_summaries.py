@@ -621,3 +621,16 @@ def test_of_a_turn_that_begins_in_the_archive_the_newest_rounds_stay_that_fit() 
     reduced = Thread(full.slice(3, full.last_seq), 3, retain(full, 3, {"default": [policy]}, 0, full.last_seq))
     for thread in (full, reduced):
         assert summaries.find_bounds(session.state, thread, effect) == (0, 6, None)
+
+
+@pytest.mark.parametrize(("keep_tokens", "kept"), [(0, 2), (35, 3), (45, 4), (50, 5)])
+def test_the_last_turns_stay_and_older_ones_that_are_small_enough(keep_tokens: int, kept: int) -> None:
+    """The policy's number of turns stays in any case."""
+    policy = ContextPolicy(max_input_tokens=4000, reserve_output_tokens=0, keep_last_turns=2)
+    session, thread = SessionHarness(context_policy=policy), Writer().talk(*map(user_says, "abcdef")).thread
+    effect = Summarize(
+        summary_id="s", context_ref="default", model="m", encoding="heuristic",
+        max_input_tokens=4000, max_output_tokens=50,
+    )  # fmt: skip
+    assert thread[0].tokens * 3 < 35 < thread[0].tokens * 4 < 45
+    assert summaries.find_bounds(session.state, thread, effect, keep_tokens)[1] == 5 - kept

@@ -26,7 +26,7 @@ from clew_workflows.protocol import (
     ToolAnswered,
     ToolReturned,
 )
-from clew_workflows.session import advance, decisions
+from clew_workflows.session import advance, decisions, tool_rounds
 from clew_workflows.session.carried import carry, restore
 from clew_workflows.session.state import RequestedCall
 from clew_workflows.session.tool_rounds import (
@@ -465,3 +465,15 @@ def test_a_part_that_cannot_be_used_costs_no_other(odd: object) -> None:
     assert not isinstance(answer.content, str)
     assert [part["type"] for part in answer.content] == ["text", "text", "image"]
     assert answer.content[0] == {"type": "text", "text": "look"}
+
+
+def test_a_call_is_started_once() -> None:
+    """Also if the round's effect is carried out again, in the next workflow run."""
+    session = SessionHarness()
+    session.dispatching = False
+    session.ask()
+    session.reply("", "add", "look")
+    effect = session.round
+    assert tool_rounds.list_starting(session.state, effect) == effect.calls
+    session.apply(tool_rounds.mark_scheduled(session.state, effect))
+    assert tool_rounds.list_starting(session.state, effect) == ()

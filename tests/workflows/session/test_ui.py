@@ -138,6 +138,17 @@ def test_pending_calls_have_their_arguments() -> None:
     assert waiting in describe(session)
 
 
+def test_what_waits_for_its_turn_is_counted() -> None:
+    """Only what there is."""
+    session = SessionHarness(on_busy="queue")
+    session.ask()
+    assert "Waits for its turn" not in describe(session)
+    session.ask("and then", "r-2")
+    session.ask("and last", "r-3")
+    session.steer()
+    assert "Waits for its turn: 2 queued messages · 1 inputs" in describe(session)
+
+
 def test_texts_of_the_details_can_be_left_out() -> None:
     """Then neither messages nor arguments nor the messages of errors are shown."""
     session = SessionHarness(tools=("ask_bank",))
@@ -314,6 +325,20 @@ def test_figures_can_wait() -> None:
     assert is_due(harness, shown)
     harness.fail()
     assert is_due(harness, shown, is_recent=True)
+
+
+def test_search_attributes_say_what_lists_can_be_asked_for() -> None:
+    """A session has an attribute where it has a value."""
+    harness = SessionHarness()
+    harness.ask()
+    harness.reply("fine", usage=Usage(input_tokens=7, output_tokens=3, cost_usd=0.1 + 0.2, model_calls=1))
+    assert ui.select_attributes(register(harness.state)) == {
+        "ClewModel": "openai:gpt-4o",
+        "ClewStatus": ui.find_status(harness.state),
+        "ClewLastActive": "2026-01-01T00:00:00.000Z",
+        "ClewTokens": 10,
+        "ClewCostUsd": 0.3,
+    }
 
 
 def test_a_namespace_without_search_attributes_is_left_alone() -> None:
