@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from clew_workflows.contract.outcomes import Usage
-from clew_workflows.protocol import CallModel, Declined, Failure, RequestedTool
+from clew_workflows.protocol import CallModel, Declined, Failure, RequestedTool, RunTools
 from clew_workflows.session import runs
 from tests.support.session_harness import SessionHarness
 from tests.support.threads import assert_valid
@@ -263,3 +263,17 @@ def test_a_request_that_ends_unopened_has_a_run_id_of_its_own() -> None:
     session.reply("fine")
     ids = [session.find_outcome(request_id)["run_id"] for request_id in (first, waiting, last)]
     assert ids == ["run-1", "run-2", "run-3"]
+
+
+def test_replies_that_end_within_a_tool_call_are_paid_for_three_times_at_most() -> None:
+    """In a row: the limit that cuts them would cut the next one, too."""
+    session = SessionHarness()
+    request_id = session.ask()
+    cut = RequestedTool(name="add", arguments={}, cut=True)
+    for tool in (cut, cut, RequestedTool(name="add"), cut, cut):
+        session.reply("", tool)
+        if isinstance(session.effect, RunTools):
+            session.answer_calls("3")
+    assert session.state.run
+    session.reply("", cut)
+    assert session.find_ending(request_id) == ("failed", "max_output_tokens")

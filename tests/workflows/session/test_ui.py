@@ -180,10 +180,17 @@ def test_relatives_are_linked() -> None:
     for event in ("forked_from", "forked_to"):
         session.commit(Draft(ForkPayload.from_json({"event": event, "session_id": event, "fork_seq": 0}), {}))
     session.state = replace(
-        session.state, children=(Child("tool00001", "researcher", "s-1.tool00001", step="working"),)
+        session.state,
+        children=(
+            Child("tool00001", "researcher", "s-1.tool00001", step="working"),
+            Child("tool00002", "writer", "s-2", step="start"),
+            Child("tool00003", "editor", "s-3", step="cancel"),
+        ),
     )
     link = "/namespaces/{namespace}/workflows"
     assert describe(session).split("**Relatives**\n\n")[1].split("\n\n")[0].splitlines() == [
+        f"- subagent [s&#45;3]({link}/s-3): `editor`, is cancelled",
+        f"- subagent [s&#45;2]({link}/s-2): `writer`, starts",
         f"- subagent [s&#45;1.tool00001]({link}/s-1.tool00001): `researcher`, works",
         f"- fork [forked&#95;to]({link}/forked_to) at entry 0",
         f"- fork of [forked&#95;from]({link}/forked_from) at entry 0",
