@@ -259,7 +259,7 @@ class SessionHarness:
         answer = self.do(ApprovalInput(**decision))
         assert isinstance(answer, ApprovalReceipt)
 
-    def reply(self, content: str = "", *tools: RequestedTool | str, **reply: Any) -> None:
+    def reply(self, content: Content = "", *tools: RequestedTool | str, **reply: Any) -> None:
         calls = tuple(RequestedTool(name=tool) if isinstance(tool, str) else tool for tool in tools)
         self.take_event(make_reply(content=content, tool_calls=calls, **reply))
 
@@ -268,7 +268,7 @@ class SessionHarness:
         for (call, _), content in zip(self.round.calls, contents, strict=True):
             self.answer_call(call.tool_call_id, content)
 
-    def answer_call(self, tool_call_id: str, content: str | None = None, failure: Failure | None = None) -> None:
+    def answer_call(self, tool_call_id: str, content: Content | None = None, failure: Failure | None = None) -> None:
         """Let one tool call return, also after its run."""
         answer = None if content is None else ToolAnswered(content=content)
         event = ToolReturned(tool_call_id=tool_call_id, answer=answer, failure=failure)

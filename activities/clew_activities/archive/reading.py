@@ -90,7 +90,7 @@ class ReadingActivities:
     async def _preview_call(self, location: ThreadLocation, request: ReadContextInput) -> Projection:
         state = (await self._threads.read_session(location)).state
         previewed = views.make_preview_request(state, request)
-        policy = make_call_policy(state.settings, previewed.model, previewed.context_policy)
+        policy = make_call_policy(state.settings, previewed)
         frozen = await self._threads.freeze(location, request.at_seq)
         thread = await load_thread(frozen, request.context_ref, lambda in_force: in_force.overlay(policy))
         return views.build_preview(state, thread, request, request.pending or ())

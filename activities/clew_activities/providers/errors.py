@@ -7,6 +7,7 @@ ProviderError
 │   ├── ContentRefused            content_refused
 │   │   └── PromptRefused         the same type; a text of the request is refused, which `refusals` finds
 │   ├── ContextLengthExceeded     context_length_exceeded; `details`: `limit` and `actual`, if the provider sent them
+│   ├── MediaRefused              unsupported_content
 │   ├── InsufficientQuota         insufficient_quota
 │   ├── OutputExhausted           empty_reply: thinking used all output tokens
 │   ├── Unauthorized              unauthorized

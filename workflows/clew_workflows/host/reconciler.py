@@ -73,7 +73,7 @@ from clew_workflows.session.plan import (
     StartChild,
     Wanted,
 )
-from clew_workflows.session.state import Child, Decision
+from clew_workflows.session.state import Child, Decision, get_run
 from clew_workflows.thread.context.contexts import find_lane_prompt
 
 LONGEST_BAR = timedelta(days=365)
@@ -253,7 +253,7 @@ class Reconciler:
     async def _perform(self, effect: Prepare | DescribeModel | RunHooks | CallModel | Summarize) -> Event:
         runtime = self._runtime
         if isinstance(effect, CallModel):
-            policy = runtime.state.settings.policy.overlay(effect.context_policy)
+            policy = get_run(runtime.state).policy
             build = partial(runtime.project, ContextQuery(call_id=effect.call_id))
             if failure := await self._recalling.recall(effect.context_ref, policy, build, runtime.time_left):
                 return failure

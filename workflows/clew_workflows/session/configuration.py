@@ -240,11 +240,14 @@ def apply_config(state: State, _at: Moment) -> Decision:
 
 
 def drop_config(state: State, _at: Moment, reason: str) -> Decision:
-    """Drop the change that waited for a run to end, and the one that a worker was to prepare."""
+    """Drop the change that waited for a run to end, and the one that a worker was to prepare.
+
+    The configuration that a session has begun with is no change.
+    """
     entries, settings = [], state.settings
     if change := state.deferred.config:
         entries.append(drafts.draft_input("dropped", "configure", reason, _make_excerpt(change)))
-    if settings.due:
+    if settings.due and settings.tools is not None:
         preparing = f"model {settings.model}, tools {', '.join(settings.config.tools) or 'none'}"
         if settings.own.agent:
             preparing = f"agent {settings.own.agent}, {preparing}"

@@ -199,6 +199,7 @@ def make_request(
         state.context_ref,
         model,
         options,
+        in_force,
         policy,
         message.max_iterations or config.max_iterations,
         timeout_seconds,

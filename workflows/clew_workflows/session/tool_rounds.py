@@ -205,7 +205,7 @@ def read_remote_result(encoding: str, data: bytes, limit: int) -> ToolAnswered:
 
 def _read_remote_parts(value: Any) -> list[Part] | None:
     """Read a list of parts, each alone; None: it is no list, has no media, or is too long."""
-    if not isinstance(value, list) or not 0 < len(value) <= MAX_PARTS:
+    if not isinstance(value, list) or len(value) > MAX_PARTS:
         return None
     read = [read_parts([item]) for item in value]
     if not any(read):

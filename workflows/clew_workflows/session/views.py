@@ -71,7 +71,7 @@ def build_preview(state: State, thread: Thread, query: ContextQuery, pending: Se
     request = make_preview_request(state, query)
     upto = thread.last_seq if query.at_seq is None else min(query.at_seq, thread.last_seq)
     lane = query.context_ref or thread.find_active_lane(upto)
-    policy = budgets.make_call_policy(state.settings, request.model, request.context_policy)
+    policy = budgets.make_call_policy(state.settings, request)
     extended = _commit_pending(state, thread, upto, lane, pending)
     effective = _find_policy(extended, policy)
     try:

@@ -292,6 +292,7 @@ def test_a_message_that_no_hook_has_accepted_is_withdrawn(when: str) -> None:
     if when == "failed":
         session.take_event(Failure(type="hook_failed", message="it is down"))
         assert session.find_ending(request_id) == ("failed", "hook_failed")
+        assert session.find_outcome(request_id)["error"]["retryable"] is True
     else:
         session.cancel()
         assert session.find_ending(request_id) == ("cancelled", "cancelled")
