@@ -26,6 +26,7 @@ from clew.cli.options import FromFile, OptionalSessionId, require_one_source
 from clew.cli.reach import Misconfigured
 from clew.report import MAX_ENTRIES, make_report
 from clew.report.media import MediaCollector
+from clew.report.rendering import render_page
 from clew.session.session import Session
 from clew_workflows.contract.errors import ArchiveDamaged, InvalidInput, UnknownBlob
 from clew_workflows.contract.invalid import describe_problems
@@ -86,8 +87,6 @@ def report(
     )
     if invocation.as_json:
         return show.print_document(made.as_dict())
-    from clew.report.rendering import render_page  # noqa: PLC0415 - its template engine starts slowly
-
     collector = MediaCollector(made, media, Path() if output == "-" else Path(output).parent)
     unread = _collect_media(invocation, collector, session, from_file)
     page = render_page(made, collector.media).encode()

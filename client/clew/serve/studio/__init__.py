@@ -1,8 +1,8 @@
 """The studio: pages for people, on the same routes as every other caller.
 
-`page/` has the files, which need no build, and `vendor/` those of other projects, as npm has them. A browser loads
-them without a key. All that they show they ask of `/v1` with the key that a person has entered: the studio can do
-what that key can do, and nothing else. It adds one route, that of windows: what each model call saw.
+`page/` has its files, which need no build; it shares scripts and styles with the page of `clew.report`. A browser
+loads them without a key. All that they show they ask of `/v1` with the key that a person has entered: the studio can
+do what that key can do, and nothing else. It adds one route, that of windows: what each model call saw.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse, RedirectResponse
 
 from clew.report.making import list_newest_calls
+from clew.report.rendering import SHARED_FOLDERS
 from clew.report.types import Call
 from clew.serve.access import Authorized
 from clew.serve.answers import ErrorBody, answer
@@ -107,7 +108,7 @@ class _Page:
 
 def _read_pages() -> dict[str, _Page]:
     """Read the files of the studio."""
-    folders = [files("clew.serve.studio") / name for name in ("page", "vendor")]
+    folders = [files("clew.serve.studio") / "page", *SHARED_FOLDERS]
     every = [file for folder in folders for file in folder.iterdir() if file.name.rpartition(".")[2] in _TYPES]
     return {file.name: _Page(file.name, file.read_bytes()) for file in every}
 
