@@ -5,7 +5,7 @@ import { makeCharts, makeTimeline } from "./charts.js";
 import { getContent, makeCode, makeProviderCall, makeSources, makeText, makeThinking, makeToolFold, noteLeftOut, shorten } from "./conversation.js";
 import { makeFind } from "./find.js";
 import { makeMarkdown } from "./markdown.js";
-import { count, describeUsage, dollars, duration, formatBytes, formatTime, get, make, number, percent } from "./view.js";
+import { count, describeUsage, dollars, duration, formatBytes, formatTime, get, make, makeVisible, number, percent } from "./view.js";
 import { findLargest, makeCall, makeMap } from "./windows.js";
 
 const MOST_ROWS = 1000;
@@ -235,7 +235,7 @@ function showReport() {
     make("footer", {}, make("p", {}, "Made by ", make("code", {}, "clew report"), " from the session's entries at ", when(report.made_at),
       " UTC. The page loads nothing, and its policy lets no script of the session run. Hidden characters of the session are shown by their codes, as in [U+202E].")));
   main.before(makeHeader());
-  document.title = `${title} · session ${id}`;
+  document.title = makeVisible(`${title} · session ${id}`);
   if (location.hash) reveal(location.hash);
 }
 
