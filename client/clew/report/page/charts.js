@@ -93,7 +93,7 @@ export function makeTimeline({ timeline, entries, first_at: first, last_at: last
   });
   const marks = operations.slice(-MOST_MARKS).map(({ kind, seq, at, lane, title }) =>
     drawMark(kind, `${round((100 * (seq + 0.5)) / entries)}%`, find(lane ?? active.findLast((stretch) => stretch.first_seq <= seq)?.lane) + LANE_HEIGHT / 2, `${kind}, entry ${seq}, ${formatTime(at)}: ${title.content}`));
-  const label = `${count(lanes.length, "lane")}, ${count(runs.length, "run")} and ${count(operations.length, "operation")} over ${number(entries)} entries. The tables below list them.`;
+  const label = `${count(lanes.length, "lane")}, ${count(runs.length, "run")} and ${count(operations.length, "operation")} over ${number(entries)} entries.`;
   return make("figure", {},
     make("div", { class: "timeline" }, make("ul", { class: "lanes", "aria-hidden": "true" }, lanes.map((lane) => make("li", {}, lane))),
       draw("svg", { width: "100%", height: LANE_HEIGHT * lanes.length, role: "img", "aria-label": label }, drawBoxes([...stretches, ...filled]), marks)),

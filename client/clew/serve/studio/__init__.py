@@ -15,13 +15,12 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse, RedirectResponse
 
-from clew.report.making import list_newest_calls
+from clew.report.making import make_overview
 from clew.report.rendering import SHARED_FOLDERS
-from clew.report.types import Call
+from clew.report.types import Overview
 from clew.serve.access import Authorized
 from clew.serve.answers import ErrorBody, answer
 from clew.serve.worker_watch import WatchedRoute
-from clew_workflows.contract.outcomes import Output
 
 MOST_CALLS = 50
 """Most model calls whose windows are listed at once."""
@@ -43,33 +42,23 @@ _HEADERS = {
 }
 
 
-class CallList(Output):
-    """What model calls saw.
-
-    Attributes:
-        calls: The newest model calls in order, each with its window.
-    """
-
-    calls: tuple[Call, ...]
-
-
 router = APIRouter(route_class=WatchedRoute)
 
 
 @router.get(
     "/v1/sessions/{session_id}/windows",
     tags=["sessions"],
-    response_model=CallList,
+    response_model=Overview,
     responses={"default": {"model": ErrorBody}},
 )
 async def list_windows(
     caller: Authorized, session_id: str, limit: Annotated[int, Query(ge=1, le=MOST_CALLS)] = 20
 ) -> JSONResponse:
-    """List the newest model calls with their windows: what each one saw, and what was left out and why."""
+    """Read the timeline, and the newest model calls: what each one saw, and what was left out and why."""
     session = caller.session(session_id)
     entries = [caller.reader.show_entry(entry) async for entry in session.read()]
     # Contexts of long threads take a second to build.
-    return answer(caller, CallList(calls=await asyncio.to_thread(list_newest_calls, entries, limit)))
+    return answer(caller, await asyncio.to_thread(make_overview, entries, limit))
 
 
 @router.get(PATH.rstrip("/"), include_in_schema=False)

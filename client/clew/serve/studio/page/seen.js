@@ -1,6 +1,7 @@
 // What the model saw: the window of each call and what it left out, and the window that another policy would make.
 
 import { call } from "./api.js";
+import { makeTimeline } from "./charts.js";
 import { dollars, get, getText, make, makeButton, number, words } from "./view.js";
 import { findLargest, makeCall, makeWindowLegend } from "./windows.js";
 
@@ -14,11 +15,12 @@ const FIELDS = [
 export class Seen {
   constructor(chat) {
     this.chat = chat;
+    this.timeline = make("div");
     this.calls = make("div", { class: "calls" });
     this.other = make("div", { class: "other" });
     this.room = make("section", { "aria-labelledby": "seen-title" },
       make("header", { class: "row" }, make("h2", { id: "seen-title" }, "What the model saw"), makeButton("×", () => this.close(), { "aria-label": "Close", class: "plain" })),
-      makeWindowLegend(), this.calls, make("h2", {}, "Another policy beside it"), this.makePolicy(), this.other);
+      this.timeline, makeWindowLegend(), this.calls, make("h2", {}, "Another policy beside it"), this.makePolicy(), this.other);
   }
 
   open() {
@@ -38,7 +40,9 @@ export class Seen {
 
   async read() {
     try {
-      const { calls } = await call("GET", `${this.chat.path}/windows`);
+      const overview = await call("GET", `${this.chat.path}/windows`);
+      const { calls } = overview;
+      this.timeline.replaceChildren(makeTimeline(overview));
       const open = new Set([...this.calls.querySelectorAll("details[open]")].map((details) => details.dataset.call));
       const largest = findLargest(calls);
       this.calls.replaceChildren(...calls.toReversed().map((made) => makeCall(made, largest, "h3", open.has(made.call_id))));
