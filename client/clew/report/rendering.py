@@ -51,7 +51,7 @@ def render_page(report: Report, media: PageMedia | None = None) -> str:
         "links": media.links,
         "most_windows": MAX_WINDOWS,
     }
-    return Template(_read("report.html")).substitute(
+    return Template((files("clew.report") / "report.html").read_text(encoding="utf-8")).substitute(
         policy="; ".join(allowed),
         style=style,
         script=script,

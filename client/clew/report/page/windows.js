@@ -34,9 +34,10 @@ export function drawBoxes(boxes) {
 
 // Draw boxes of one look as one path, for a page has thousands of them; a pattern would be stretched.
 function drawJoined(boxes, height) {
-  const outlines = Map.groupBy(boxes.filter((box) => !isDrawnOver(box)), ({ look }) => look);
-  const paths = [...outlines].map(([look, alike]) =>
-    draw("path", { class: look, d: alike.map(({ x, y, width, height: high }) => `M${x} ${y}h${width}v${high}h-${width}z`).join("") }));
+  const plain = boxes.filter((box) => !isDrawnOver(box));
+  const looks = new Set(plain.map(({ look }) => look));
+  const paths = [...looks].map((wanted) =>
+    draw("path", { class: wanted, d: plain.filter(({ look }) => look === wanted).map(({ x, y, width, height: high }) => `M${x} ${y}h${width}v${high}h-${width}z`).join("") }));
   return [draw("svg", { viewBox: `0 0 100 ${height}`, width: "100%", height, preserveAspectRatio: "none" }, paths), drawBoxes(boxes.filter(isDrawnOver))];
 }
 
