@@ -266,7 +266,7 @@ export class Chat {
     } else if (payload.role === "assistant") this.takeReply(seq, at, payload, refs);
     else if (payload.role === "tool") {
       const card = this.setTool(payload.tool_call_id, payload.name, payload.edited_arguments, payload.is_error ? "failed" : "done");
-      card.querySelector(".result").replaceChildren(...makeContent(payload.content, this.id));
+      setContent(card.querySelector(".result"), makeContent(payload.content, this.id));
       card.dataset.seq = seq;
       if (payload.subagent) this.linkSubagent(payload.tool_call_id, payload.subagent.session_id, payload.subagent.agent);
     }
