@@ -278,7 +278,9 @@ Unread = Literal["follow_up", "drop"]
 def find_flags(options: type[Any]) -> dict[str, str]:
     """Find the option of each field of a type of options."""
     fields = get_type_hints(options, include_extras=True).items()
-    return {name: (*held.__metadata__[0].param_decls, f"--{name}")[0] for name, held in fields}
+    # Typer keeps the first name of an annotation as the default until it has made the command.
+    named = {name: (held.__metadata__[0].default, *(held.__metadata__[0].param_decls or ())) for name, held in fields}
+    return {name: next((one for one in names if isinstance(one, str)), f"--{name}") for name, names in named.items()}
 
 
 def read_text(argument: str) -> str:
