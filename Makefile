@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 INSTALL := $(PIP) install --require-hashes --only-binary :all:
 # A warning, for example about a link that leads nowhere, is an error. The variable silences an advertisement.
-BUILD_SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file docs/generate/mkdocs.yml
+BUILD_SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --config-file docs/generate/mkdocs.yml
 # pyright would ask a package index whether it is the newest.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 # The tests start hundreds of processes, which load compiled modules if those may be written.
@@ -98,7 +98,7 @@ $(VENV)/peers/%/.ready: constraints/peers/%.txt $(READY)
 		-r constraints/peers/$*.txt
 	@touch $@
 
-pages: $(READY) ## generate docs/schemas and the tables of contract.md and models.md
+pages: $(READY) ## generate docs/schemas and the tables of models.md and serve.md
 	$(BIN)/python -m docs.generate
 
 docs: $(READY) ## build the pages as a site in site/, to be read without a network

@@ -75,27 +75,35 @@ def test_what_is_made_from_the_code_is_current() -> None:
     assert stale(DOCS) == []
 
 
+def copy_pages(folder: Path) -> None:
+    for name in (CONTRACT, MODELS, OPENAI, SERVE):
+        (folder / name).write_text((DOCS / name).read_text())
+
+
 def test_a_changed_table_is_found_and_put_right(tmp_path: Path) -> None:
-    """What differs from the code is named, and written again by the generator."""
-    for name in (MODELS, OPENAI, SERVE):
-        (tmp_path / name).write_text((DOCS / name).read_text())
-    (tmp_path / CONTRACT).write_text(PAGE.replace("`max_iterations?`", "`most_iterations?`"))
-    assert CONTRACT in stale(tmp_path)
+    """What differs from the code is named, and written again by the generator. The contract has no table of types."""
+    copy_pages(tmp_path)
+    (tmp_path / SERVE).write_text((DOCS / SERVE).read_text().replace("`POST /v1/", "`PUT /v1/"))
+    (tmp_path / CONTRACT).write_text(page.filled(PAGE, page.blocks(), CONTRACT))
+    assert {CONTRACT, SERVE} <= set(stale(tmp_path))
     write(tmp_path)
     assert stale(tmp_path) == []
     assert (tmp_path / CONTRACT).read_text() == PAGE
 
 
-def test_a_schema_of_no_type_is_found_and_removed(tmp_path: Path) -> None:
-    """A file that a type has left behind does not stay."""
-    for name in (MODELS, OPENAI, SERVE):
-        (tmp_path / name).write_text((DOCS / name).read_text())
-    (tmp_path / CONTRACT).write_text(PAGE)
+def test_a_file_that_is_made_no_more_is_found_and_removed(tmp_path: Path) -> None:
+    """What the generator has left behind does not stay."""
+    copy_pages(tmp_path)
     write(tmp_path)
     (tmp_path / "schemas" / "Gone.json").write_text("{}")
     assert stale(tmp_path) == [Path("schemas/Gone.json")]
     write(tmp_path)
     assert stale(tmp_path) == []
+
+
+def test_the_site_has_the_tables() -> None:
+    """Each type with its fields."""
+    assert "| `max_iterations?` |" in page.filled(PAGE, page.blocks(), CONTRACT)
 
 
 def test_a_page_without_a_table_is_refused() -> None:

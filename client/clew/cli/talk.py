@@ -20,12 +20,12 @@ from rich.text import Text
 from temporalio.exceptions import TemporalError
 
 from clew.cli import attachments, options, reach, show
-from clew.cli.attachments import Attach, Attachment
+from clew.cli.attachments import Attachment
 from clew.cli.chat.commands import Answer, Message, Mistake, Transcript, Typed, carry_out, format_help, parse_line
 from clew.cli.command import Invocation, command
 from clew.cli.failures import find_exit_code, report_error
 from clew.cli.hints import describe_need, write_command
-from clew.cli.options import SessionId, StartOptions
+from clew.cli.options import Attach, MessageText, SessionId, StartOptions, Timeout, find_flags, option
 from clew.cli.reach import WORKER_SECONDS, Opened, wait_for_answer
 from clew.content import AnyContent
 from clew.session.connection import Clew
@@ -53,23 +53,15 @@ from clew_workflows.contract.outputs import Context, SessionStatus
 from clew_workflows.contract.payloads import AssistantMessage, ToolMessage
 from clew_workflows.thread.entries import Entry
 
-_OPTION_NAMES = {
-    "agent": "--agent",
-    "pin": "--pin",
-    "model": "--model",
-    "fallbacks": "--fallback",
-    "system_prompt": "--system",
-    "tools": "--tool",
-    "provider_tools": "--provider-tool",
-    "require_approval": "--require-approval",
-}
+_OPTION_NAMES = find_flags(StartOptions)
 """The option of each field of a new session's configuration."""
 WhenBusy = Annotated[
     OnBusy | None,
-    typer.Option(
-        "--on-busy",
-        help="While a request is active: be refused, wait, cancel that request, or join its run. Default: the "
+    option(
+        None,
+        "While a request is active: be refused, wait, cancel that request, or join its run. Default: the "
         "session's configuration.",
+        "--on-busy",
     ),
 ]
 
@@ -78,13 +70,11 @@ WhenBusy = Annotated[
 def ask(
     invocation: Invocation,
     session: SessionId,
-    text: options.Text,
+    text: MessageText,
     *,
     attach: Attach = None,
     on_busy: WhenBusy = None,
-    timeout: Annotated[
-        int | None, typer.Option(min=1, metavar="SECONDS", help="Seconds after which the request fails.")
-    ] = None,
+    timeout: Timeout = None,
     **configuration: Unpack[StartOptions],
 ) -> None:
     """Send a message and print the answer. Starts the session, or resumes it if it exists."""
@@ -305,12 +295,7 @@ async def _send(
 
 
 async def _answer(
-    session: Session,
-    request: Request,
-    as_json: bool,
-    *,
-    in_lines: bool,
-    sent: Sequence[Mapping[str, Any]] = (),
+    session: Session, request: Request, as_json: bool, *, in_lines: bool, sent: Sequence[Mapping[str, Any]] = ()
 ) -> None:
     """Print a request's answer: streamed on a terminal, at once in a pipe, or as JSON, with the parts that were sent.
 
