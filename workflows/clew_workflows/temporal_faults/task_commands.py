@@ -28,14 +28,19 @@ class TaskCommands:
     def __init__(self) -> None:
         self._seen = 0
 
-    def ensure(self) -> None:
-        """Give the current task a command, unless it has one: one more event. Called when the task has done its work.
+    def give(self) -> None:
+        """Give the current task a command, once: one more event. For what a replay may bring in parts.
 
-        A task may have several activations: it is looked at once, in the first.
+        A replay may bring the signals of a task before its updates, in an activation of their own.
         """
         task = workflow.info().get_current_history_length()
         if task != self._seen:
             self._seen = task
-            runtime: Any = workflow._Runtime.current()
-            if not runtime._current_completion.successful.commands:
-                workflow.upsert_memo({MEMO_KEY: task})
+            workflow.upsert_memo({MEMO_KEY: task})
+
+    def ensure(self) -> None:
+        """Give the current task a command, unless it has one. Called when the task has done its work."""
+        runtime: Any = workflow._Runtime.current()
+        if runtime._current_completion.successful.commands:
+            self._seen = workflow.info().get_current_history_length()
+        self.give()
