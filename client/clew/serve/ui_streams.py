@@ -23,10 +23,10 @@ from clew.serve.answers import show
 from clew.serve.bodies import read_body
 from clew.serve.problems import InvalidParameter, make_body
 from clew.serve.streams import SentEvent, stream_events
-from clew.serve.ui_messages import ReplyChunks, UiMessage, convert_thread, read_message
+from clew.serve.ui_messages import Chunk, ReplyChunks, UiMessage, convert_thread, read_message
 from clew.serve.worker_watch import WatchedRoute
 from clew.session import Session
-from clew.session.events import EntryCommitted, OpenCalls
+from clew.session.events import EntryCommitted, Waits
 from clew.session.options import SessionOptions
 from clew.session.request import Request as SessionRequest
 from clew_workflows.contract import ExternalToolSpec, SessionStatus
@@ -92,10 +92,9 @@ async def send_chat(
             request_id = await _answer_calls(session, newest, caller.key.name)
         followed = session.request(request_id) if request_id else None
         chunks = ReplyChunks(request_id or "", newest, blob_url)
-    else:
-        followed = await session.message(read_message(newest), request_id=newest.id)
-        chunks = ReplyChunks(newest.id, None, blob_url)
-    return await _stream_chat(request, caller, session, followed, chunks)
+        return await _stream_chat(request, caller, session, followed, chunks, has_answered=True)
+    followed = await session.message(read_message(newest), request_id=newest.id)
+    return await _stream_chat(request, caller, session, followed, ReplyChunks(newest.id, None, blob_url))
 
 
 @router.get("/v1/ui/chat/{chat_id}/stream", response_class=StreamingResponse, responses={204: {}})
@@ -199,10 +198,38 @@ def _list_own_tools(status: SessionStatus) -> frozenset[str]:
 
 
 async def _stream_chat(
-    request: Request, caller: Caller, session: Session, followed: SessionRequest | None, chunks: ReplyChunks
+    request: Request,
+    caller: Caller,
+    session: Session,
+    followed: SessionRequest | None,
+    chunks: ReplyChunks,
+    *,
+    has_answered: bool = False,
 ) -> StreamingResponse:
+    """Stream the chunks of a message until its request has an outcome, or waits for the client."""
+
+    async def follow() -> AsyncGenerator[Chunk, None]:
+        yield chunks.start()
+        if followed is not None:
+            async with aclosing(chunks.turn.fold(followed._follow(has_answered=has_answered))) as changes:
+                async for change in changes:
+                    shown = caller.reader.show_event(change)
+                    if isinstance(shown, EntryCommitted) and isinstance(ended := shown.body, RunPayload):
+                        await caller.forget_unresolved(session, ended.error.type if ended.error else None)
+                    for chunk in chunks.take(shown):
+                        # Pages of AI SDK 6 do not know it, and fail. What follows a decision tells it, too.
+                        if chunk["type"] != "tool-approval-response":
+                            yield chunk
+                        if chunk["type"] == "finish":
+                            return
+                    # A page sends nothing before each call of the reply has a result, or waits for the page.
+                    if isinstance(change, Waits) and not change.others_run and await _are_own(session, change):
+                        break
+        for chunk in chunks.finish():
+            yield chunk
+
     async def make() -> AsyncGenerator[SentEvent, None]:
-        async with aclosing(_follow(caller, session, followed, chunks)) as following:
+        async with aclosing(follow()) as following:
             async for chunk in following:
                 yield SentEvent(json.dumps(chunk, ensure_ascii=False, separators=(",", ":")))
         yield DONE
@@ -214,35 +241,9 @@ async def _stream_chat(
     return await stream_events(request, make(), encode_error=encode_error, resumes=False, headers=UI_HEADERS)
 
 
-async def _follow(
-    caller: Caller, session: Session, followed: SessionRequest | None, chunks: ReplyChunks
-) -> AsyncGenerator[dict[str, Any], None]:
-    """Make the chunks of a message until its request has an outcome, or waits for the client."""
-    yield chunks.start()
-    if followed is not None:
-        calls = OpenCalls()
-        async with aclosing(followed.events()) as events:
-            async for event in events:
-                calls.take(event)
-                ended = event.entry.body if isinstance(event, EntryCommitted) and event.entry.kind == "run" else None
-                if isinstance(ended, RunPayload) and ended.error is not None:
-                    await caller.forget_unresolved(session, ended.error.type)
-                for chunk in chunks.take(caller.reader.show_event(event)):
-                    # Pages of AI SDK 6 do not know it, and fail. What follows a decision tells it, too.
-                    if chunk["type"] != "tool-approval-response":
-                        yield chunk
-                if ended is not None:
-                    return
-                # A page sends nothing before each call of the reply has a result, or waits for the page.
-                if calls.all_wait and _are_own(calls, status := await session.status()) and calls.still_wait(status):
-                    break
-    for chunk in chunks.finish():
-        yield chunk
-
-
-def _are_own(calls: OpenCalls, status: SessionStatus) -> bool:
+async def _are_own(session: Session, waits: Waits) -> bool:
     """Whether the results that calls wait for are those of the client's own tools: it answers them."""
-    return {call.name for call in calls.results} <= _list_own_tools(status)
+    return not waits.results or {call.name for call in waits.results} <= _list_own_tools(await session.status())
 
 
 # AG-UI.
