@@ -99,10 +99,7 @@ async def run_agent(
         options: The options of `Session.message`.
     """
     yield RunStartedEvent(
-        thread_id=run.thread_id,
-        run_id=run.run_id,
-        parent_run_id=run.parent_run_id,
-        protocol_version=PROTOCOL_VERSION,
+        thread_id=run.thread_id, run_id=run.run_id, parent_run_id=run.parent_run_id, protocol_version=PROTOCOL_VERSION
     )
     events = RunEvents(run.messages, blob_url)
     try:

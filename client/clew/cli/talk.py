@@ -306,12 +306,7 @@ async def _send(
 
 
 async def _answer(
-    session: Session,
-    request: Request,
-    as_json: bool,
-    *,
-    in_lines: bool,
-    sent: Sequence[Mapping[str, Any]] = (),
+    session: Session, request: Request, as_json: bool, *, in_lines: bool, sent: Sequence[Mapping[str, Any]] = ()
 ) -> None:
     """Print a request's answer: streamed on a terminal, at once in a pipe, or as JSON, with the parts that were sent.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from importlib.metadata import version
@@ -23,14 +23,7 @@ from clew.serve.document import add_page, describe_bodies
 from clew.serve.gate import Gate
 from clew.serve.mcp_sessions import McpSessions
 from clew.serve.openai.refusals import InvalidValue, make_error_response
-from clew.serve.problems import (
-    PROBLEMS,
-    InvalidParameter,
-    Problem,
-    describe_invalid,
-    find_reader,
-    make_response,
-)
+from clew.serve.problems import PROBLEMS, InvalidParameter, Problem, describe_invalid, find_reader, make_response
 from clew.serve.settings import ServeSettings
 from clew.serve.shares import Shares
 from clew.serve.streams import Drain
@@ -155,7 +148,9 @@ async def _find_problem(clew: Clew) -> str | None:
 
 async def _answer_error(request: Request, error: Exception) -> JSONResponse:
     """Answer an error in the form that the clients of the path know. The answer repeats no value."""
-    is_openai, headers, status = request.url.path.startswith(openai.PATHS), None, None
+    is_openai = request.url.path.startswith(openai.PATHS)
+    headers: Mapping[str, str] | None = None
+    status: int | None = None
     match error:
         case RequestValidationError():
             # Parameters that are not valid.

@@ -131,20 +131,12 @@ _OUTPUT_SCHEMA: Mapping[str, Any] = {
         "approvals": {
             "description": "The tool calls that wait for a person's decision.",
             "type": "array",
-            "items": {
-                "type": "object",
-                "properties": _WAITING,
-                "required": ["tool_call_id", "tool"],
-            },
+            "items": {"type": "object", "properties": _WAITING, "required": ["tool_call_id", "tool"]},
         },
         "results": {
             "description": "The tool calls that wait for their results from outside.",
             "type": "array",
-            "items": {
-                "type": "object",
-                "properties": _WAITING,
-                "required": ["tool_call_id", "tool"],
-            },
+            "items": {"type": "object", "properties": _WAITING, "required": ["tool_call_id", "tool"]},
         },
     },
     "required": ["session_id", "request_id", "status", "answer"],
@@ -430,13 +422,7 @@ async def _cancel(context: _Context, session: Session, state: CallState, sending
 
 
 async def _follow(
-    context: _Context,
-    session: Session,
-    state: CallState,
-    request: SessionRequest,
-    *,
-    asks: bool,
-    has_answered: bool,
+    context: _Context, session: Session, state: CallState, request: SessionRequest, *, asks: bool, has_answered: bool
 ) -> _Result:
     """Follow a request to its outcome, or until a person has to decide.
 
@@ -565,10 +551,7 @@ def describe_call(call: PendingCall) -> str:
 def _ask(state: CallState, calls: Iterable[PendingCall]) -> types.InputRequiredResult:
     requests: dict[str, types.InputRequest] = {
         call.tool_call_id: types.ElicitRequest(
-            params=types.ElicitRequestFormParams(
-                message=describe_call(call),
-                requested_schema=dict(_DECISION_SCHEMA),
-            )
+            params=types.ElicitRequestFormParams(message=describe_call(call), requested_schema=dict(_DECISION_SCHEMA))
         )
         for call in calls
     }

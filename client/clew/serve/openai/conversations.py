@@ -109,9 +109,7 @@ async def list_items(
 
 @router.post("/{conversation_id}/items", operation_id="createConversationItems")
 async def create_items(
-    caller: Authorized,
-    conversation_id: str,
-    body: Annotated[inputs.ItemsCreate, read_body(inputs.ItemsCreate)],
+    caller: Authorized, conversation_id: str, body: Annotated[inputs.ItemsCreate, read_body(inputs.ItemsCreate)]
 ) -> Response:
     """Add items to a conversation, without a response. Its context becomes a snapshot of all its messages."""
     said = _read_items(body.items)

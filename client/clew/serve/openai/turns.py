@@ -44,13 +44,7 @@ from clew_workflows.contract.errors import (
 from clew_workflows.contract.messages import ToolCall
 from clew_workflows.contract.names import AGENT_NAME, MODEL_NAME
 from clew_workflows.contract.outputs import BlobPage, LiveStatus, SessionStatus
-from clew_workflows.contract.payloads import (
-    ApprovalPayload,
-    AssistantMessage,
-    RunPayload,
-    ToolMessage,
-    UserMessage,
-)
+from clew_workflows.contract.payloads import ApprovalPayload, AssistantMessage, RunPayload, ToolMessage, UserMessage
 from clew_workflows.thread.entries import Entry
 
 IDLE_SECONDS = 3600
@@ -350,12 +344,7 @@ async def _send_message(
         sent = await session.message(content, request_id=request_id, **wish.options, **own)
     except RequestReused as error:
         raise (error if wish.key is None else RequestReused(KEY_REUSED)) from None
-    frame = Frame(
-        ResponseName(session_id, request_id),
-        int(time.time()),
-        shown or ask.model or "",
-        **ask.repeated,
-    )
+    frame = Frame(ResponseName(session_id, request_id), int(time.time()), shown or ask.model or "", **ask.repeated)
     return Turn(session, frame, sent=sent)
 
 
@@ -484,12 +473,7 @@ async def _go_on(wish: _Wish, session: Session, status: SessionStatus, session_i
             raise InvalidValue(f"No tool output found for function call {name}.", param="input")
     if ask.content and status.request_id == turn.request_id:
         content = await _describe_blobs(session, ask.content)
-        await session.steer(
-            content,
-            at="step",
-            input_id=name_input(turn),
-            expected_request_id=turn.request_id,
-        )
+        await session.steer(content, at="step", input_id=name_input(turn), expected_request_id=turn.request_id)
     # The run goes on behind the last one, which brings the settings.
     last = [*decisions, *results][-1]
     for call_id, decision in decisions.items():
@@ -689,11 +673,7 @@ def _read_frame_of(name: ResponseName, entries: Sequence[Entry], configs: Sequen
             previous, part = part, replace(name, after_seq=reply.seq)
             following = next((other.seq for other in replies if other.seq > reply.seq), None)
             if set_by:
-                frame = follow_settings(
-                    frame,
-                    _get_settings(set_by),
-                    _find_config(configs, following),
-                )
+                frame = follow_settings(frame, _get_settings(set_by), _find_config(configs, following))
             frame = replace(frame, name=part, echo={**frame.echo, PREVIOUS: previous.id})
     return frame
 

@@ -6,9 +6,10 @@ Nothing is queued. A viewer that is slow finds a later snapshot and gets all tha
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
+from clew.session.events.turn import Growing
 from clew.session.events.types import (
     ApprovalRequired,
     EntryCommitted,
@@ -93,37 +94,6 @@ class Snapshot:
 C = TypeVar("C", bound=PendingCall)
 
 
-@dataclass(frozen=True, slots=True)
-class _Shown:
-    """The part of a growing text that the viewer has.
-
-    Attributes:
-        kept: Characters from the beginning on without a gap.
-        upto: Characters up to the end of the newest part.
-        tail: That part, to compare it with the committed text.
-    """
-
-    kept: int = 0
-    upto: int = 0
-    tail: str = ""
-
-    def add(self, offset: int, text: str) -> tuple[_Shown, int, str]:
-        """Add the newest part of the text; returns the offset and the text of the new characters."""
-        start = max(self.upto, offset)
-        new = text[start - offset :]
-        if not new:
-            return self, start, ""
-        end = offset + len(text)
-        kept = end if start == self.kept else self.kept
-        return _Shown(kept, end, text), start, new
-
-    def complete(self, text: str) -> tuple[int, str]:
-        """Find what the viewer lacks of the committed text: its offset, and the characters."""
-        start = self.upto - len(self.tail)
-        kept = self.kept if text[start : self.upto] == self.tail else 0
-        return kept, text[kept:]
-
-
 @dataclass(slots=True)
 class _ShownReply:
     """The part of a reply that the viewer has.
@@ -137,8 +107,8 @@ class _ShownReply:
 
     call_id: str
     attempt: int = 1
-    text: _Shown = _Shown()
-    thinking: _Shown = _Shown()
+    text: Growing = field(default_factory=Growing)
+    thinking: Growing = field(default_factory=Growing)
 
 
 class Feed:
@@ -213,7 +183,7 @@ class Feed:
             (TextAdded, reply.text, shown.text),
         ):
             offset, text = known.complete(committed)
-            if text or (made is TextAdded and offset < known.upto):
+            if text or (made is TextAdded and offset < known.end):
                 yield made(**refs, call_id=call_id, attempt=attempt, offset=offset, text=text)
 
     def _begin_round(self, reply: AssistantMessage) -> None:
@@ -285,10 +255,10 @@ class Feed:
             shown = self._reply = _ShownReply(shown.call_id, progress.attempt)
             yield Restarted(**refs, call_id=shown.call_id, attempt=shown.attempt)
         ids: dict[str, Any] = {**refs, "call_id": shown.call_id, "attempt": shown.attempt}
-        shown.thinking, offset, new = shown.thinking.add(progress.thinking_offset, progress.thinking or "")
+        offset, new = shown.thinking.add(progress.thinking_offset, progress.thinking or "")
         if new:
             yield ThinkingAdded(**ids, offset=offset, text=new)
-        shown.text, offset, new = shown.text.add(progress.offset, progress.text)
+        offset, new = shown.text.add(progress.offset, progress.text)
         if new:
             yield TextAdded(**ids, offset=offset, text=new)
 

@@ -69,6 +69,21 @@ class Growing:
     end: int = 0
     has_gap: bool = False
 
+    def add(self, offset: int, text: str) -> tuple[int, str]:
+        """Add a part of it, which may be old; returns the offset and the text of the new characters."""
+        start = max(self.end, offset)
+        if new := text[start - offset :]:
+            self.has_gap = self.has_gap or start > self.end
+            self.end = start + len(new)
+            if not self.has_gap:
+                self.text += new
+        return start, new
+
+    def complete(self, text: str) -> tuple[int, str]:
+        """Find what is not known of the complete text: its offset, and the characters."""
+        kept = len(self.text) if text.startswith(self.text) else 0
+        return kept, text[kept:]
+
 
 class LiveTurn:
     """Folds the events of a session, or of one of its requests.
