@@ -27,7 +27,6 @@ from clew.serve.ui_messages import Chunk, ReplyChunks, UiMessage, convert_thread
 from clew.serve.worker_watch import WatchedRoute
 from clew.session import Session
 from clew.session.events import EntryCommitted, Waits
-from clew.session.options import SessionOptions
 from clew.session.request import Request as SessionRequest
 from clew_workflows.contract import ExternalToolSpec, SessionStatus
 from clew_workflows.contract.config import ExternalTools
@@ -84,7 +83,7 @@ async def send_chat(
         raise InvalidParameter(
             "a session keeps what was said: fork it before the message, and send the message there", param="trigger"
         )
-    session = await _open(caller, body.id, body.external_tools, agent=body.agent, model=body.model)
+    session = await _open(caller, body.id, body.external_tools, body.agent, body.model)
     blob_url = _make_blob_url(body.id)
     if newest.role == "assistant":
         request_id = None
@@ -134,13 +133,14 @@ async def list_chat(caller: Authorized, chat_id: str) -> list[dict[str, Any]]:
 
 
 async def _open(
-    caller: Caller, session_id: str, external_tools: tuple[ExternalToolSpec, ...] | None, **named: str | None
+    caller: Caller,
+    session_id: str,
+    external_tools: tuple[ExternalToolSpec, ...] | None,
+    agent: str | None = None,
+    model: str | None = None,
 ) -> Session:
     """Open the session of a chat, and let it offer the client's tools."""
-    config: SessionOptions = {"agent": named.get("agent"), "model": named.get("model")}
-    if external_tools is not None:
-        config["external_tools"] = external_tools
-    session = await caller.open(session_id, **config)
+    session = await caller.open(session_id, agent=agent, model=model, external_tools=external_tools)
     if external_tools is not None:
         wanted = [tool.model_dump(mode="json") for tool in external_tools]
         status = await session.status()
@@ -267,8 +267,8 @@ async def run_named_agent(
 
 async def _run(request: Request, caller: Caller, run: RunAgentInput, agent: str | None = None) -> StreamingResponse:
     tools = _read_tools(run) if run.messages and isinstance(run.messages[-1], UserMessage) else None
-    session = await _open(caller, run.thread_id, tools, agent=agent)
-    names = [tool["name"] for tool in (await session.status()).config.get("external_tools", ())]
+    session = await _open(caller, run.thread_id, tools, agent)
+    names = _list_own_tools(await session.status())
     blob_url = _make_blob_url(run.thread_id)
 
     async def make() -> AsyncGenerator[SentEvent, None]:
