@@ -103,14 +103,14 @@ async def run_agent(
     )
     events = RunEvents(run.messages, blob_url)
     try:
-        request, has_answered = await _act(session, run, may_approve, frontend_tools, by=by, options=options)
+        request = await _act(session, run, may_approve, frontend_tools, by=by, options=options)
         if request is None:
             for made in events.replace(await convert_thread(session.read(kind="ai_message"), blob_url)):
                 yield made
             active = (await session.status()).request_id
             request = session.request(active) if active else None
         if request is not None:
-            async with aclosing(events.turn.fold(request._follow(has_answered=has_answered))) as changes:
+            async with aclosing(events.turn.fold(request._follow(is_fresh=get_new_message(run) is None))) as changes:
                 async for change in changes:
                     for made in events.take(change):
                         yield made
@@ -132,12 +132,8 @@ async def _act(
     *,
     by: str | None,
     options: MessageOptions,
-) -> tuple[Request | None, bool]:
-    """Do what an input wants.
-
-    Returns:
-        The request whose events answer it, or None: the client connects. Whether calls were decided or answered.
-    """
+) -> Request | None:
+    """Do what an input wants. Returns the request whose events answer it; None: the client connects."""
     decisions = [(entry.interrupt_id, _read_decision(entry)) for entry in run.resume or ()]
     if decisions and not may_approve:
         raise InvalidInput("this client must not decide about tool calls")
@@ -160,12 +156,12 @@ async def _act(
         answered += [result.tool_call_id for result in results]
     if message := get_new_message(run):
         named: MessageOptions = {**options, "request_id": message.id}
-        return await session.message(read_content(message.content), **named), bool(answered)
+        return await session.message(read_content(message.content), **named)
     for tool_call_id in answered[-1:]:
         async for entry in session.read(tool_call_id=tool_call_id):
             request_id = entry.refs.get("request_id")
-            return session.request(request_id) if request_id else None, True
-    return None, bool(answered)
+            return session.request(request_id) if request_id else None
+    return None
 
 
 async def _store_result(session: Session, result: ToolMessage) -> Content:

@@ -328,10 +328,11 @@ async def _call(context: _Context, params: types.CallToolRequestParams) -> _Resu
         sending = asyncio.create_task(_send(caller, state, call))
         try:
             sent = await asyncio.shield(sending)
-            answers = params.input_responses or {}
-            asks = not await _decide(session, answers, caller.key.name) and _can_ask(context)
+            declined = await _decide(session, params.input_responses or {}, caller.key.name)
             request = sent or session.request(state.request_id)
-            result = await _follow(context, session, state, request, asks=asks, has_answered=bool(answers))
+            result = await _follow(
+                context, session, state, request, asks=not declined and _can_ask(context), is_fresh=sent is None
+            )
         except asyncio.CancelledError:
             await _cancel(context, session, state, sending)
             raise
@@ -422,17 +423,17 @@ async def _cancel(context: _Context, session: Session, state: CallState, sending
 
 
 async def _follow(
-    context: _Context, session: Session, state: CallState, request: SessionRequest, *, asks: bool, has_answered: bool
+    context: _Context, session: Session, state: CallState, request: SessionRequest, *, asks: bool, is_fresh: bool
 ) -> _Result:
     """Follow a request to its outcome, or until a person has to decide.
 
-    `asks`: the client's user may be that person. `has_answered`: that person has just decided.
+    `asks`: the client's user may be that person. `is_fresh`: that person may just have decided.
     """
     answer, steps = "", 0
     waits = Waits()
     asking, caller = _Asking(context, session), _get_caller(context)
     asks_meanwhile = asks and context.protocol_version not in MODERN_PROTOCOL_VERSIONS
-    async with aclosing(asking.follow(LiveTurn().fold(request._follow(has_answered=has_answered)))) as changes:
+    async with aclosing(asking.follow(LiveTurn().fold(request._follow(is_fresh=is_fresh)))) as changes:
         async for change in changes:
             if change is not None and (text := describe_progress(change)):
                 steps += 1

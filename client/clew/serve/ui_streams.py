@@ -91,9 +91,9 @@ async def send_chat(
             request_id = await _answer_calls(session, newest, caller.key.name)
         followed = session.request(request_id) if request_id else None
         chunks = ReplyChunks(request_id or "", newest, blob_url)
-        return await _stream_chat(request, caller, session, followed, chunks, has_answered=True)
+        return await _stream_chat(request, caller, session, followed, chunks)
     followed = await session.message(read_message(newest), request_id=newest.id)
-    return await _stream_chat(request, caller, session, followed, ReplyChunks(newest.id, None, blob_url))
+    return await _stream_chat(request, caller, session, followed, ReplyChunks(newest.id, None, blob_url), is_new=True)
 
 
 @router.get("/v1/ui/chat/{chat_id}/stream", response_class=StreamingResponse, responses={204: {}})
@@ -204,14 +204,14 @@ async def _stream_chat(
     followed: SessionRequest | None,
     chunks: ReplyChunks,
     *,
-    has_answered: bool = False,
+    is_new: bool = False,
 ) -> StreamingResponse:
     """Stream the chunks of a message until its request has an outcome, or waits for the client."""
 
     async def follow() -> AsyncGenerator[Chunk, None]:
         yield chunks.start()
         if followed is not None:
-            async with aclosing(chunks.turn.fold(followed._follow(has_answered=has_answered))) as changes:
+            async with aclosing(chunks.turn.fold(followed._follow(is_fresh=not is_new))) as changes:
                 async for change in changes:
                     shown = caller.reader.show_event(change)
                     if isinstance(shown, EntryCommitted) and isinstance(ended := shown.body, RunPayload):

@@ -191,11 +191,11 @@ class Request(Generic[T]):
                     yield event
 
     def _follow(
-        self, *, behind: Entry | None = None, has_answered: bool = False
+        self, *, behind: Entry | None = None, is_fresh: bool = False
     ) -> AsyncGenerator[SessionEvent | LiveStatus, None]:
         """Follow the request as faces do: with the session's status, behind an entry or from its first one on."""
         wait = self._wait_for_outcome
-        return follow_request(self._handle, self.request_id, wait, behind=behind, has_answered=has_answered)
+        return follow_request(self._handle, self.request_id, wait, behind=behind, is_fresh=is_fresh)
 
     async def _wait_for_decision(self) -> None:
         """Wait until the session has decided about a message that it has accepted.

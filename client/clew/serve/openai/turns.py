@@ -600,7 +600,7 @@ async def follow(turn: Turn, events: ResponseEvents) -> AsyncGenerator[Event, No
     for made in events.begin():
         yield made
     request = turn.sent or turn.session.request(turn.request_id)
-    async with aclosing(request._follow(behind=turn.begun, has_answered=turn.begun is not None)) as following:
+    async with aclosing(request._follow(behind=turn.begun, is_fresh=turn.sent is None)) as following:
         async for event in following:
             for made in events.take(event):
                 yield made

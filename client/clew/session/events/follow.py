@@ -98,7 +98,7 @@ async def follow_request(
     wait_for_outcome: Callable[[], Awaitable[object]],
     *,
     behind: Entry | None = None,
-    has_answered: bool = False,
+    is_fresh: bool = False,
 ) -> AsyncGenerator[SessionEvent | LiveStatus, None]:
     """Yield the events of a request, from its first entry to its outcome, with the session's status while it runs.
 
@@ -107,7 +107,7 @@ async def follow_request(
         request_id: The request.
         wait_for_outcome: Waits for the request's outcome.
         behind: The entry behind which they begin; None: all of them.
-        has_answered: The caller has just decided or answered calls. No status comes that may be of the moment before.
+        is_fresh: No status comes that may be older than the call: what was decided and answered before is in it.
 
     Raises:
         Refusal: The session has refused the message after it had accepted it; `wait_for_outcome` says so.
@@ -127,7 +127,7 @@ async def follow_request(
                     await wait_for_decision(handle, request_id, partial(persist, wait_for_outcome))
                 from_seq = await _share_start(hub, request_id)
         # The viewers of a session share what was read of it.
-        newest = await read_live_status(handle) if has_answered else None
+        newest = await read_live_status(handle) if is_fresh else None
         async with aclosing(_view(hub, from_seq)) as events:
             async for event in events:
                 if newest and isinstance(event, LiveStatus) and event.rev < newest.rev:
