@@ -117,8 +117,8 @@ class Ask:
     @property
     def repeated(self) -> dict[str, Any]:
         """What the response repeats of it, as fields of its frame, without the model."""
-        names = ("instructions", "metadata", "functions", "options", "output_schema", "echo")
-        return {name: getattr(self, name) for name in names}
+        repeated = ("instructions", "metadata", "functions", "options", "output_schema", "echo")
+        return {name: getattr(self, name) for name in repeated}
 
     def make_message_options(self) -> dict[str, Any]:
         """Make the options of `Session.message`, without the id and the model."""
