@@ -142,8 +142,10 @@ def follow_settings(frame: Frame, settings: Mapping[str, Any], config: Entry | N
 
 def _name_model(config: Entry | None) -> str | None:
     """Name the agent, or the model, of a configuration."""
-    configured = config.read(ConfigPayload) if config else None
-    return configured and (configured.agent.name if configured.agent else configured.model)
+    if config is None:
+        return None
+    configured = config.read(ConfigPayload)
+    return configured.agent.name if configured.agent else configured.model
 
 
 def _read_echo(text: str | None) -> dict[str, Any]:

@@ -154,8 +154,8 @@ def is_wait(change: Change) -> bool:
 
 def show(waits: Any) -> tuple[list[str], list[str], bool]:
     """Show the names of the calls that wait."""
-    names = ([call.name for call in calls] for calls in (waits.approvals, waits.results))
-    return (*names, waits.others_run)  # type: ignore[return-value]
+    approvals, results = ([call.name for call in calls] for calls in (waits.approvals, waits.results))
+    return approvals, results, waits.others_run
 
 
 def commit(text: str, thinking: str | None = None) -> EntryCommitted:
