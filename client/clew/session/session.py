@@ -51,6 +51,7 @@ from clew_workflows.contract.outputs import (
     ConfigureReceipt,
     HibernateReceipt,
     InputReceipt,
+    LiveStatus,
     OperationReceipt,
     SummaryReceipt,
     ToolResultReceipt,
@@ -356,7 +357,8 @@ class Session(SessionReads):
         """
         async with aclosing(follow_session(self._handle, from_seq)) as events:
             async for event in events:
-                yield event
+                if not isinstance(event, LiveStatus):
+                    yield event
 
     async def put_blob(
         self, source: BlobSource, *, media_type: str | None = None, name: str | None = None, direct: bool = False

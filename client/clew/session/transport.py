@@ -241,13 +241,7 @@ class Pauses:
 
 
 async def send_update(
-    client: Client,
-    session_id: str,
-    name: str,
-    argument: BaseModel,
-    update_id: str,
-    *,
-    awaits_answer: bool = False,
+    client: Client, session_id: str, name: str, argument: BaseModel, update_id: str, *, awaits_answer: bool = False
 ) -> WorkflowUpdateHandle[dict[str, Any]]:
     """Send an update and return when it is accepted; with `awaits_answer` later, if the answer comes soon.
 

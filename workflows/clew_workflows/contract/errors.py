@@ -61,6 +61,7 @@ The `type` of a refusal is the `type` of Temporal's application error.
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar
 
 from clew_workflows.contract.outcomes import RequestOutcome
@@ -70,6 +71,13 @@ from clew_workflows.contract.outcomes import RequestOutcome
 
 class ClewError(Exception):
     """The base of every error that Clew raises. Its message says what to do."""
+
+
+def find_word(error: ClewError | type[ClewError]) -> str:
+    """Find the contract's word for an error or its class, else the name of the class in snake case."""
+    word = getattr(error, "type", None)
+    name = (error if isinstance(error, type) else type(error)).__name__
+    return word if isinstance(word, str) else re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 
 # Refusals: one class for each word of the contract.
