@@ -16,8 +16,7 @@ from __future__ import annotations
 import base64
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Literal
@@ -669,13 +668,6 @@ def limit_id(call_id: str) -> str:
 def get_member(value: object, key: str) -> Any:
     """Return a member of a JSON object; None: it is absent, or the value is not an object."""
     return value.get(key) if isinstance(value, dict) else None
-
-
-def has_others(value: Mapping[str, Any], known: AbstractSet[str]) -> bool:
-    """Whether an object has other members than the known ones. `null` counts as absent."""
-    return not value.keys() <= known and any(
-        member is not None and name not in known for name, member in value.items()
-    )
 
 
 def read_count(value: object) -> int | None:

@@ -23,7 +23,6 @@ from clew_activities.providers.reply import (
     DraftDecoder,
     StopReason,
     get_member,
-    has_others,
     limit_id,
     limit_name,
     measure,
@@ -57,12 +56,12 @@ _FIELDS_BACK = (*REASONING_FIELDS, "reasoning_details", "thinking_blocks", "extr
 """Fields of a message that some provider wants back."""
 _OWN_MEMBERS = frozenset(("index", "type", "function", "id"))
 """Members of a tool call that the format itself defines."""
-_CHUNK_MEMBERS = frozenset(("id", "object", "created", "model", "choices", "system_fingerprint", "service_tier"))
-"""Members of a chunk of which the choices alone are read, and `object` of an error."""
-_CHOICE_MEMBERS = frozenset(("index", "delta", "message", "finish_reason", "logprobs"))
-"""Members of a choice beside which some servers report the usage."""
-_TEXT_MEMBERS = frozenset(("role", "content"))
-"""Members of a delta with a piece of text."""
+_UNREAD_OF_CHUNK = frozenset(
+    ("id", "object", "created", "model", "choices", "system_fingerprint", "service_tier", "provider", "obfuscation")
+)
+_UNREAD_OF_CHOICE = frozenset(("delta", "logprobs"))
+_UNREAD_OF_DELTA = frozenset(("role", "content"))
+"""Members beside which a chunk, its choice and its delta have nothing but a piece of text."""
 
 
 class OpenAIDecoder(DraftDecoder):
@@ -89,21 +88,27 @@ class OpenAIDecoder(DraftDecoder):
             ProviderError: The event is an error.
             TruncatedStream: The event cannot be parsed, or the server aborted the reply.
         """
-        # Some servers leave the empty line between two events out.
-        lines = data.split("\n") if "\n" in data and parse_json(data) is None else (data,)
-        for line in filter(str.strip, lines):
-            self._feed_line(event, line)
+        chunk = parse_json(data)
+        if not isinstance(chunk, dict):
+            # Some servers leave the empty line between two events out.
+            lines = data.split("\n") if chunk is None else (data,)
+            for line in filter(str.strip, lines):
+                if line.strip() == "[DONE]":
+                    self.ended = True
+                else:
+                    self._take_chunk(event, parse_event(line))
+        elif event != "error" and (text := _find_text_alone(chunk)) is not None:
+            self._has_deltas = True
+            self._add_tagged(text)
+        else:
+            self._take_chunk(event, chunk)
 
-    def _feed_line(self, event: str, data: str) -> None:
-        if data.strip() == "[DONE]":
-            self.ended = True
-            return
-        chunk = parse_event(data)
-        if event == "error":
-            raise classify_event(chunk)
-        # Nearly every chunk has a piece of text alone.
-        if chunk.get("object") == "error" or has_others(chunk, _CHUNK_MEMBERS):
-            self._read_others(chunk)
+    def _take_chunk(self, event: str, chunk: Mapping[str, Any]) -> None:
+        failure = chunk if event == "error" else _find_error(chunk)
+        if failure is not None:
+            raise classify_event(failure)
+        self._read_usage(chunk)
+        self._pages.add_listed(chunk)
         choices = chunk.get("choices")
         for choice in choices if isinstance(choices, list) else ():
             if not isinstance(choice, dict):
@@ -112,21 +117,9 @@ class OpenAIDecoder(DraftDecoder):
                 raise classify_event(choice)
             # Requests ask for one choice; ignore further ones.
             if not (index := choice.get("index")) or read_index(index) in (0, None):
-                if has_others(choice, _CHOICE_MEMBERS):
-                    self._read_usage(choice)
+                self._read_usage(choice)
                 self._add_delta(self._find_delta(choice))
                 self._set_stop_reason(choice.get("finish_reason"))
-
-    def _read_others(self, chunk: Mapping[str, Any]) -> None:
-        """Read what a chunk has beside its choices.
-
-        Raises:
-            ProviderError: The chunk is an error.
-        """
-        if (failure := _find_error(chunk)) is not None:
-            raise classify_event(failure)
-        self._read_usage(chunk)
-        self._pages.add_listed(chunk)
 
     def _find_delta(self, choice: Mapping[str, Any]) -> object:
         """Find what a choice adds. Some servers repeat the whole message beside or after its deltas."""
@@ -164,8 +157,6 @@ class OpenAIDecoder(DraftDecoder):
             return
         if content := delta.get("content"):
             self._add_content(content)
-        if not has_others(delta, _TEXT_MEMBERS):
-            return
         thinking = next((text for name in REASONING_FIELDS if (text := read_string(delta.get(name)))), "")
         self.add_thinking(thinking or join_texts(delta.get("reasoning_details")))
         for name in _FIELDS_BACK:
@@ -221,6 +212,9 @@ class OpenAIDecoder(DraftDecoder):
     def _add_tagged(self, content: str) -> None:
         """Take a text whose beginning may be thinking between tags: some servers leave them to their clients."""
         is_known = bool(self._tags.opening)
+        if self._tags.is_over and not is_known and not self._own.has("content"):
+            self._text.add(content)
+            return
         self._take_split(*self._tags.split(content))
         if self._tags.opening:
             self._own.add("content", content if is_known else self._tags.opening)
@@ -331,6 +325,28 @@ class OpenAIDecoder(DraftDecoder):
 def _read_image_url(part: object) -> object:
     image = get_member(part, "image_url")
     return image if isinstance(image, str) else get_member(image, "url")
+
+
+def _find_text_alone(chunk: Mapping[str, Any]) -> str | None:
+    """Find the text of a chunk that has nothing else, as nearly every one; None: it is another chunk.
+
+    A member without a value counts as absent. It calls nothing, since a reply has thousands of chunks.
+    """
+    for name, value in chunk.items():
+        if value and name not in _UNREAD_OF_CHUNK:
+            return None
+    match chunk:
+        case {"choices": [{"delta": {"content": str(text)} as delta} as choice]} if chunk.get("object") != "error":
+            pass
+        case _:
+            return None
+    for name, value in choice.items():
+        if value and name not in _UNREAD_OF_CHOICE:
+            return None
+    for name, value in delta.items():
+        if value and name not in _UNREAD_OF_DELTA:
+            return None
+    return text
 
 
 def _find_error(chunk: Mapping[str, Any]) -> Mapping[str, Any] | None:

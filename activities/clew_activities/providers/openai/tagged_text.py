@@ -24,6 +24,11 @@ class TaggedText:
         self._closing = ""
         self._state: Literal["start", "thinking", "after", "text"] = "start"
 
+    @property
+    def is_over(self) -> bool:
+        """Whether all that follows is text."""
+        return self._state == "text"
+
     def split(self, piece: str) -> tuple[str, str]:
         """Take a piece. Returns what it adds to the thinking and to the text; a part that may be a tag is held."""
         if self._state == "text":

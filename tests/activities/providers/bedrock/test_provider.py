@@ -6,7 +6,7 @@ import hashlib
 import json
 import struct
 import sys
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 from typing import Any
 from zlib import crc32
 
@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clew_activities.providers import load_providers
-from clew_activities.providers.aws import EXCEPTION, SECONDS_BETWEEN_SEARCHES, AwsCredentials, read_event_stream
+from clew_activities.providers.aws import EXCEPTION, SECONDS_BETWEEN_SEARCHES, AwsCredentials, FrameParser
 from clew_activities.providers.bedrock.models import find_family
 from clew_activities.providers.bedrock.provider import Bedrock
 from clew_activities.providers.bedrock.stream import BedrockDecoder
@@ -770,20 +770,17 @@ def test_whatever_arrives_is_a_reply_that_can_be_stored_or_a_typed_error(events:
 
 
 @given(st.binary(max_size=200), st.integers(0, 250), st.integers(0, 60))
-async def test_damaged_frames_are_a_typed_error_or_events(noise: bytes, place: int, cut: int) -> None:
+def test_damaged_frames_are_a_typed_error_or_events(noise: bytes, place: int, cut: int) -> None:
     """Bytes that were changed, lost or added are found by the lengths and the checksums of the frames."""
     body = encode_event("contentBlockDelta", {"contentBlockIndex": 0, "delta": {"text": "x"}}) * 2
     damaged = body[:place] + noise + body[place + cut :]
-
-    async def send() -> AsyncIterator[bytes]:
-        for start in range(0, len(damaged), 7):
-            yield damaged[start : start + 7]
-
-    count = 0
+    parser, count = FrameParser(100_000), 0
     try:
-        async for name, _ in read_event_stream(send(), 100_000):
-            assert name == "contentBlockDelta"
-            count += 1
+        for start in range(0, len(damaged), 7):
+            for name, _ in parser.feed(damaged[start : start + 7]):
+                assert name == "contentBlockDelta"
+                count += 1
+        parser.finish()
     except TruncatedStream:
         assert damaged != body
     else:
