@@ -33,7 +33,7 @@ from clew_workflows.contract.names import name_model_queue
 from clew_workflows.contract.outcomes import compute_cost_usd
 from clew_workflows.contract.outputs import Context
 from clew_workflows.contract.policy import ContextPolicy
-from clew_workflows.host import ingress
+from clew_workflows.host import ingress, retries
 from clew_workflows.host.runtime import LOCAL_CONTEXTS
 from clew_workflows.protocol import ModelAnswered, Outdated
 from clew_workflows.session import views
@@ -341,7 +341,7 @@ async def test_the_text_of_a_reply_that_a_fallback_begins_anew_is_not_kept() -> 
 async def test_a_provider_that_sends_nothing_is_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not waited for as long as where there is no other model."""
     monkeypatch.setattr(call_model, "SILENCE_BEFORE_FALLBACK", 0.1)
-    monkeypatch.setattr(call_model, "TIME_BEFORE_FALLBACK", timedelta(seconds=0.1))
+    monkeypatch.setattr(retries, "TIME_BEFORE_FALLBACK", timedelta(seconds=0.1))
     session, silence = open_session(fallbacks=("scripted:other",)), asyncio.Event()
     async with run_fake_server() as server, httpx.AsyncClient(trust_env=False) as http:
         server.answer(silence)
