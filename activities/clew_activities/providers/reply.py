@@ -240,10 +240,7 @@ class DraftDecoder:
         """Take a piece of a call's raw arguments; some servers send the object itself."""
         if call is None or not piece:
             return
-        try:
-            text = piece if isinstance(piece, str) else json.dumps(piece)
-        except RecursionError:
-            text = "[nested too deeply]"
+        text = write_json(piece)
         self.arguments_size += len(text)
         call.add(text)
 
@@ -668,6 +665,29 @@ def limit_id(call_id: str) -> str:
 def get_member(value: object, key: str) -> Any:
     """Return a member of a JSON object; None: it is absent, or the value is not an object."""
     return value.get(key) if isinstance(value, dict) else None
+
+
+def get_list(value: object, key: str) -> list[Any]:
+    """Return a member that is a list; empty: it is absent, or something else."""
+    return read_list(get_member(value, key))
+
+
+def list_objects(value: object, key: str) -> list[dict[str, Any]]:
+    """List the objects of a member that is a list."""
+    return [item for item in get_list(value, key) if isinstance(item, dict)]
+
+
+def write_json(value: object) -> str:
+    """Write a JSON value as text; a text is itself."""
+    try:
+        return value if isinstance(value, str) else json.dumps(value)
+    except RecursionError:
+        return "[nested too deeply]"
+
+
+def read_list(value: object) -> list[Any]:
+    """Return a list; empty: the value is not a list."""
+    return value if isinstance(value, list) else []
 
 
 def read_count(value: object) -> int | None:

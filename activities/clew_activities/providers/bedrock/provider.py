@@ -54,10 +54,10 @@ from clew_activities.providers.options import (
     get_object,
     merge_provider_options,
 )
+from clew_activities.providers.server import Server, describe_fitting, describe_options
 from clew_workflows.contract.content import Content, Part, describe_part, find_sort, get_text
 from clew_workflows.contract.messages import Message, ToolSpec
 from clew_workflows.contract.names import rewrite_name
-from clew_workflows.contract.payloads import Fitting
 
 _REGION = "CLEW_BEDROCK_REGION"
 _URL = "CLEW_BEDROCK_BASE_URL"
@@ -92,35 +92,29 @@ def make_providers(environ: Mapping[str, str]) -> Iterable[Bedrock]:
         "bedrock",
         url or f"https://bedrock-runtime.{region}.{domain}",
         region,
-        read_key(environ, "AWS_BEARER_TOKEN_BEDROCK"),
         AwsCredentials(environ),
+        api_key=read_key(environ, "AWS_BEARER_TOKEN_BEDROCK"),
     )
 
 
 @dataclass(frozen=True)
-class Bedrock:
-    """The Converse API in one region.
+class Bedrock(Server):
+    """The Converse API in one region. Without a key, requests are signed.
 
     Attributes:
-        name: The part of a session's model before the colon.
-        base_url: The endpoint's URL, without a slash at its end.
         region: The region, which signatures contain.
-        api_key: Bedrock's key, sent as a bearer token; None: requests are signed.
         credentials: What signs requests; None: nothing, as in an audit.
         setting: The variable that decides on the URL.
     """
 
-    name: str
-    base_url: str
     region: str = ""
-    api_key: str | None = field(default=None, repr=False)
     credentials: AwsCredentials | None = field(default=None, repr=False)
     setting: str = _REGION
 
     @property
     def secrets(self) -> tuple[str, ...]:
         """The key, and the secrets of AWS that the environment holds. Others are found later."""
-        return (*((self.api_key,) if self.api_key else ()), *(self.credentials.secrets if self.credentials else ()))
+        return (*super().secrets, *(self.credentials.secrets if self.credentials else ()))
 
     @property
     def secret_headers(self) -> tuple[str, ...]:
@@ -162,21 +156,11 @@ class Bedrock:
             body["toolConfig"]["toolChoice"] = choice
         body = merge_provider_options(body, request, self.name, _OWNED)
         _, not_run = describe_provider_tools(request.provider_tools, (), self.name)
-        fitting = Fitting(
-            dialect=BEDROCK.name,
-            merged=turns.merged,
-            added=turns.added + media.added,
-            dropped=turns.dropped,
-            tools=dict(tools.changes),
-            tools_left_out=dict(tools.left_out) | not_run,
-            options=_describe_options(request, body, declared=declared),
-            media=media.changes,
-        )
+        described = _describe_options(request, body, declared=declared)
+        fitting = describe_fitting(BEDROCK.name, turns, media, tools, described, left_out=not_run)
         streams = family.streams_tools or not encoded
         path = f"/model/{quote(request.model, safe='')}/{'converse-stream' if streams else 'converse'}"
-        headers = {"accept": EVENT_STREAM if streams else "application/json"}
-        if self.api_key:
-            headers["authorization"] = f"Bearer {self.api_key}"
+        headers = {"accept": EVENT_STREAM if streams else "application/json", **self.headers}
         return HttpRequest(path, headers, body, fitting, _ENCODER)
 
     def sign(self, url: str, headers: Mapping[str, str], body: bytes) -> Mapping[str, str]:
@@ -473,15 +457,15 @@ def _lacks_thinking_in_round(messages: Sequence[Message], target: _Target) -> bo
 def _describe_options(request: ModelRequest, body: Mapping[str, Any], *, declared: bool) -> dict[str, str]:
     """Describe the options that the request has otherwise than the session, or not at all."""
     options, inference = request.options, get_object(body, "inferenceConfig")
-    described = {name: "left out" for name in ("seed", "verbosity") if getattr(options, name) is not None}
-    for name, sent in (("temperature", inference.get("temperature")), ("top_p", inference.get("topP"))):
-        if getattr(options, name) not in (None, sent):
-            described[name] = "left out" if sent is None else str(sent)
-    stops = inference.get("stopSequences", [])
-    if len(options.stop or ()) > len(stops):
-        described["stop"] = str(stops) if stops else "left out"
-    if options.service_tier is not None and "serviceTier" not in body:
-        described["service_tier"] = "left out"
+    sent = {
+        "seed": None,
+        "verbosity": None,
+        "temperature": inference.get("temperature"),
+        "top_p": inference.get("topP"),
+        "stop": inference.get("stopSequences"),
+        "service_tier": options.service_tier if "serviceTier" in body else None,
+    }
+    described = describe_options(options, sent)
     has_choice = "toolChoice" in get_object(body, "toolConfig")
     if (options.tool_choice == "none" and declared) or (
         options.tool_choice not in (None, "auto", "none") and request.tools and not has_choice

@@ -6,7 +6,6 @@ with reasoning, signatures. What of it goes back is the dialect's matter.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -22,14 +21,18 @@ from clew_activities.providers.reply import (
     Call,
     DraftDecoder,
     StopReason,
+    get_list,
     get_member,
     limit_id,
     limit_name,
+    list_objects,
     measure,
     parse_event,
     read_count,
     read_index,
+    read_list,
     read_string,
+    write_json,
 )
 from clew_activities.providers.sanitize import clean_value, parse_json
 from clew_workflows.contract.messages import ProviderData, canonicalize
@@ -109,10 +112,7 @@ class OpenAIDecoder(DraftDecoder):
             raise classify_event(failure)
         self._read_usage(chunk)
         self._pages.add_listed(chunk)
-        choices = chunk.get("choices")
-        for choice in choices if isinstance(choices, list) else ():
-            if not isinstance(choice, dict):
-                continue
+        for choice in list_objects(chunk, "choices"):
             if choice.get("error"):
                 raise classify_event(choice)
             # Requests ask for one choice; ignore further ones.
@@ -166,8 +166,8 @@ class OpenAIDecoder(DraftDecoder):
         self._add_media(delta)
         if len(self._refusal) < _REFUSAL_LIMIT and (refusal := read_string(delta.get("refusal"))):
             self._refusal = (self._refusal + refusal)[:_REFUSAL_LIMIT]
-        calls = delta.get("tool_calls")
-        for call in calls if isinstance(calls, list) else ():
+        calls = list_objects(delta, "tool_calls")
+        for call in calls:
             self._add_call(call)
         # The older form of a single call. Some servers send both.
         if not calls and isinstance(function := delta.get("function_call"), dict) and self._may_have_older_call:
@@ -176,8 +176,7 @@ class OpenAIDecoder(DraftDecoder):
 
     def _add_media(self, delta: Mapping[str, Any]) -> None:
         """Take OpenRouter's images, and OpenAI's audio, which is streamed as samples with a text of what it says."""
-        images = delta.get("images")
-        for image in images if isinstance(images, list) else ():
+        for image in get_list(delta, "images"):
             self.add_media("image", _read_image_url(image))
         if isinstance(audio := delta.get("audio"), dict):
             self.add_media(
@@ -194,8 +193,7 @@ class OpenAIDecoder(DraftDecoder):
         if isinstance(content, str):
             self._add_tagged(content)
             return
-        parts = content
-        for part in parts if isinstance(parts, list) else ():
+        for part in read_list(content):
             text = read_string(get_member(part, "text"))
             if get_member(part, "type") == "thinking":
                 if not self._own.has("content") and not self._own.is_full and self.text:
@@ -227,19 +225,17 @@ class OpenAIDecoder(DraftDecoder):
             self.add_thinking(thinking)
         self.add_text(text)
 
-    def _add_call(self, delta: object) -> None:
+    def _add_call(self, delta: dict[str, Any]) -> None:
         """Find the call that a delta belongs to, or start a new one, and add the delta to it.
 
         OpenAI numbers calls with `index`. Other servers omit it, write it as a text or number every call 0, repeat
         ids and names in every delta, make a new id for each delta, or use one id for two calls. A delta without an
         index and without a known id goes on with the newest call, unless it starts another.
         """
-        if not isinstance(delta, dict):
-            return
         index = read_index(delta.get("index"))
         function = delta.get("function")
         call_id, name = read_string(delta.get("id")), limit_name(_clean_name(get_member(function, "name")))
-        arguments = _write_arguments(get_member(function, "arguments"))
+        arguments = write_json(get_member(function, "arguments") or "")
         key = call_id if index is None else index
         own = {member: value for member, value in delta.items() if member not in _OWN_MEMBERS and value}
         call = self._calls_by_key.get(key, self._newest if index is None else None)
@@ -396,20 +392,9 @@ def _begins_object(arguments: str) -> bool:
     return arguments.lstrip().startswith("{")
 
 
-def _write_arguments(arguments: object) -> str:
-    """Write arguments as text: some servers send the object itself."""
-    if isinstance(arguments, str) or not arguments:
-        return arguments if isinstance(arguments, str) else ""
-    try:
-        return json.dumps(arguments)
-    except RecursionError:
-        return "[nested too deeply]"
-
-
 def join_texts(parts: object) -> str:
     """Join the texts of a list of parts, such as `reasoning_details` and Mistral's thinking."""
-    items = parts if isinstance(parts, list) else ()
-    texts = [get_member(part, "text") or get_member(part, "summary") for part in items]
+    texts = [get_member(part, "text") or get_member(part, "summary") for part in read_list(parts)]
     return "".join(map(read_string, texts))
 
 

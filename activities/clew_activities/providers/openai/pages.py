@@ -18,7 +18,9 @@ from clew_activities.providers.reply import (
     MAX_PROVIDER_CALLS,
     MAX_SOURCES,
     DraftDecoder,
+    get_list,
     get_member,
+    list_objects,
     read_count,
     read_string,
 )
@@ -50,18 +52,17 @@ class Pages:
     def add_listed(self, chunk: Mapping[str, Any]) -> None:
         """Take the pages that are listed beside the choices. Servers repeat the list in each chunk."""
         for name in ("citations", "search_results"):
-            pages = chunk.get(name)
-            for page in pages[:MAX_CITATIONS] if isinstance(pages, list) else ():
+            for page in get_list(chunk, name)[:MAX_CITATIONS]:
                 url = read_string(page) or read_string(get_member(page, "url"))
                 if url in self._listed or (url and len(self._listed) < MAX_CITATIONS):
                     self._listed[url] = read_string(get_member(page, "title")) or self._listed.get(url, "")
 
     def add_delta(self, delta: Mapping[str, Any]) -> None:
         """Take the annotations and the calls of a message, or of a part of it."""
-        for annotation in _list_objects(delta.get("annotations")):
+        for annotation in list_objects(delta, "annotations"):
             if annotation.get("type") == "url_citation" and len(self._annotations) < MAX_CITATIONS:
                 self._annotations.append(annotation)
-        for number, call in enumerate(_list_objects(delta.get("executed_tools"))):
+        for number, call in enumerate(list_objects(delta, "executed_tools")):
             index = call["index"] if isinstance(call.get("index"), int) else number
             if index in self._calls or len(self._calls) < MAX_PROVIDER_CALLS:
                 self._calls.setdefault(index, {}).update({name: value for name, value in call.items() if value})
@@ -95,10 +96,6 @@ class Pages:
                 decoder.add_citation(url, title)
 
 
-def _list_objects(value: object) -> list[dict[str, Any]]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
-
-
 def _read_input(arguments: str) -> str:
     """Read what a call was made with: the query, the address or the code of its arguments, or all of them."""
     parsed = parse_json(arguments)
@@ -106,6 +103,6 @@ def _read_input(arguments: str) -> str:
 
 
 def _list_sources(call: Mapping[str, Any]) -> Iterator[Source]:
-    results = get_member(call.get("search_results"), "results")
-    for page in [*_list_objects(results), *_list_objects(call.get("browser_results"))][:MAX_SOURCES]:
+    results = list_objects(call.get("search_results"), "results")
+    for page in [*results, *list_objects(call, "browser_results")][:MAX_SOURCES]:
         yield {"url": read_string(page.get("url")), "title": read_string(page.get("title"))}

@@ -385,7 +385,7 @@ def test_a_reply_that_is_none_is_an_error_and_is_paid_for(reason: str, error: ty
 
 
 def make_provider(server: FakeServer) -> Bedrock:
-    return Bedrock("bedrock", server.url, "us-east-1", None, AwsCredentials(ENVIRON))
+    return Bedrock("bedrock", server.url, "us-east-1", AwsCredentials(ENVIRON))
 
 
 async def call(
@@ -612,7 +612,7 @@ async def test_a_worker_without_credentials_is_told_so(
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
-    provider = Bedrock("bedrock", server.url, "us-east-1", None, AwsCredentials({}))
+    provider = Bedrock("bedrock", server.url, "us-east-1", AwsCredentials({}))
     with pytest.raises(Unauthorized):
         await call(server, client, provider)
     assert server.received == []
@@ -648,7 +648,7 @@ def test_a_search_that_finds_no_credentials_is_not_repeated_at_once(monkeypatch:
 
 
 async def test_a_profile_that_there_is_not_can_be_corrected(server: FakeServer, client: httpx.AsyncClient) -> None:
-    provider = Bedrock("bedrock", server.url, "us-east-1", None, AwsCredentials({"AWS_PROFILE": "no-such-profile"}))
+    provider = Bedrock("bedrock", server.url, "us-east-1", AwsCredentials({"AWS_PROFILE": "no-such-profile"}))
     with pytest.raises(ProviderUnavailable):
         await call(server, client, provider)
 
@@ -712,7 +712,7 @@ async def test_a_worker_without_the_extra_does_not_read_a_stream_of_aws(
     server: FakeServer, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "botocore", None)
-    provider = Bedrock("bedrock", server.url, "us-east-1", "bedrock-api-key-x")
+    provider = Bedrock("bedrock", server.url, "us-east-1", api_key="bedrock-api-key-x")
     server.answer(FRAMES, content_type="application/vnd.amazon.eventstream")
     with pytest.raises(BadRequest) as caught:
         await call(server, client, provider)

@@ -8,6 +8,5 @@ Tested in other modules:
 `provider`: tests/activities/providers/test_providers
 `responses_stream`: test_responses
 `schema`: test_chat, test_responses
-`server`: tests/activities/providers/test_providers, tests/activities/providers/test_echoes
 `tagged_text`: test_chat, tests/providers/test_matrix
 """
