@@ -26,6 +26,7 @@ from clew_activities.model.load_media import MediaLoader
 from clew_activities.model.model_table import NO_OWN_MODELS, OwnModels, find_prices, find_taken_media
 from clew_activities.model.reply_in_progress import ReplyInProgress, count_reply, count_searches, fit_reply
 from clew_activities.model.structured_output import SchemaUnusable, Validation
+from clew_activities.offload import offload
 from clew_activities.providers import (
     ModelRequest,
     Provider,
@@ -66,6 +67,7 @@ from clew_workflows.protocol import (
     Outdated,
     describe_read,
 )
+from clew_workflows.session.tool_rounds import check_arguments
 from clew_workflows.thread.context.projection import Projection
 
 log = logging.getLogger("clew.worker")
@@ -264,6 +266,8 @@ class ModelActivities:
                 reply = await self._keep_media(reply, decoder, reading)
         if reading.reduced:
             reply = reading.reduced.restore_names(reply)
+        calls = await offload(decoder.arguments_size, check_arguments, reply.tool_calls, context.tool_spec)
+        reply = reply.model_copy(update={"tool_calls": calls})
         reply = await reading.complete_usage(fit_reply(reply), count_searches(reply))
         problem = None
         if schema is not None and not reply.tool_calls and reply.stop_reason != "paused":

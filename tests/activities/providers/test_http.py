@@ -415,5 +415,5 @@ async def test_a_piece_of_text_takes_few_calls() -> None:
             reply = await call_provider(mocked, provider)
         finally:
             sys.setprofile(profiler)
-    assert reply.content.endswith(" 498 499")
+    assert reply.text.endswith(" 498 499")
     assert calls / pieces < 25
