@@ -42,6 +42,10 @@ _COMMON_ID = re.compile(r"[a-zA-Z0-9_-]{1,40}")
 _NAMED_ID = re.compile(r"functions\.[a-zA-Z0-9_.-]{1,64}:\d{1,9}")
 
 
+def _words(*lines: str) -> frozenset[str]:
+    return frozenset(" ".join(lines).split())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolLimits:
     """What a dialect accepts of tools.
@@ -92,21 +96,9 @@ _PLAIN_TOOLS = ToolLimits(refused=frozenset({"items as a list"}))
 # Keywords that at least one server's grammar cannot express. llama.cpp and vLLM make grammars of the arguments'
 # schemas, and answer 400 to one that they cannot convert.
 _STRICT_TOOLS = ToolLimits(
-    keywords=frozenset(
-        (
-            "type",
-            "description",
-            "title",
-            "properties",
-            "required",
-            "additionalProperties",
-            "items",
-            "enum",
-            "anyOf",
-            "minimum",
-            "maximum",
-            "default",
-        )
+    keywords=_words(
+        "type description title properties required additionalProperties items enum anyOf minimum maximum",
+        "default",
     ),
     property_name=re.compile(r"[a-zA-Z0-9_.-]{1,64}"),
     references=False,
@@ -120,26 +112,9 @@ _STRICT_TOOLS = ToolLimits(
 # Gemini: ai.google.dev/api/caching#Schema lists the fields of its own type `Schema`, to which the endpoint converts.
 _GEMINI_TOOLS = replace(
     _STRICT_TOOLS,
-    keywords=frozenset(
-        (
-            "type",
-            "format",
-            "title",
-            "description",
-            "nullable",
-            "enum",
-            "items",
-            "maxItems",
-            "minItems",
-            "properties",
-            "required",
-            "minimum",
-            "maximum",
-            "minLength",
-            "maxLength",
-            "pattern",
-            "anyOf",
-        )
+    keywords=_words(
+        "type format title description nullable enum items maxItems minItems properties required minimum",
+        "maximum minLength maxLength pattern anyOf",
     ),
     unsaid=frozenset(("additionalProperties", "title", "examples")),
     formats=frozenset(("enum", "date-time", "int32", "int64", "float", "double")),
