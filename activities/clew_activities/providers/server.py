@@ -81,14 +81,22 @@ def describe_fitting(
     )
 
 
-def describe_options(options: ModelOptions, sent: Mapping[str, object]) -> dict[str, str]:
+def describe_options(
+    options: ModelOptions, sent: Mapping[str, object], *, lacks_choice: bool = False
+) -> dict[str, str]:
     """Describe the options that a request has otherwise than the session, or not at all.
 
-    `sent`: what the request has, by the options' names; None: nothing.
+    Args:
+        options: The session's options.
+        sent: What the request has, by the options' names; None: nothing.
+        lacks_choice: The request has tools, and does not say how the model is to choose one.
     """
     wanted = options.model_dump(mode="json")
-    return {
+    described = {
         name: "left out" if value is None else str(value)
         for name, value in sent.items()
         if wanted[name] not in (None, value)
     }
+    if lacks_choice and options.tool_choice not in (None, "auto"):
+        described["tool_choice"] = "left out"
+    return described

@@ -43,14 +43,14 @@ from clew_activities.providers.dialects import (
     choose_messages_dialect,
     find_messages_dialect,
 )
+from clew_activities.providers.fit_messages import list_system_texts
 from clew_activities.providers.fit_tools import FittedTools, declare_called_tools, fit_tools
 from clew_activities.providers.interface import HttpRequest, ModelRequest
 from clew_activities.providers.loading import read_key, read_url
 from clew_activities.providers.media import MediaForms, fit_media
 from clew_activities.providers.options import get_object, merge_provider_options
 from clew_activities.providers.server import Server, describe_fitting, describe_options
-from clew_workflows.contract.content import get_text
-from clew_workflows.contract.messages import Message, ToolSpec
+from clew_workflows.contract.messages import ToolSpec
 
 _OFFICIAL_URL = "https://api.anthropic.com"
 _VERSION = "2026-10-21"
@@ -157,7 +157,8 @@ class Anthropic(Server):
         }
         offered = fitted.specs if dialect.forbids_tools or request.options.tool_choice != "none" else []
         declared = [] if offered else declare_called_tools(request.messages, dialect)
-        tools, system = [_encode_tool(spec) for spec in offered or declared], _encode_system(request.messages)
+        texts, blank = list_system_texts(request.messages)
+        tools, system = [_encode_tool(spec) for spec in offered or declared], list(map(make_text, texts))
         own_tools, left_out = choose_provider_tools(
             request.provider_tools, generation, [tool["name"] for tool in tools], request.model
         )
@@ -186,7 +187,6 @@ class Anthropic(Server):
             if dialect.name != "anthropic":
                 # Others read it here, as Anthropic's client sends `ANTHROPIC_AUTH_TOKEN`.
                 headers["authorization"] = f"Bearer {self.api_key}"
-        blank = sum(_is_blank_system(message) for message in request.messages)
         described = _describe_options(request, body)
         fitting = describe_fitting(dialect.name, turns, media, fitted, described, left_out=left_out, dropped=blank)
         return HttpRequest("/v1/messages", headers, body, fitting, _ENCODER, self._name_dialect(dialect))
@@ -285,9 +285,7 @@ def _describe_options(request: ModelRequest, body: Mapping[str, Any]) -> dict[st
     config, thinking = get_object(body, "output_config"), get_object(body, "thinking")
     names = ("seed", "verbosity", "temperature", "top_p", "service_tier")
     sent = {name: body.get(name) for name in names} | {"stop": body.get("stop_sequences")}
-    described = describe_options(options, sent)
-    if options.tool_choice not in (None, "auto") and "tools" in body and "tool_choice" not in body:
-        described["tool_choice"] = "left out"
+    described = describe_options(options, sent, lacks_choice="tools" in body and "tool_choice" not in body)
     effort, level = options.reasoning_effort, config.get("effort")
     if level is not None and level != effort:
         described["reasoning_effort"] = str(level)
@@ -298,19 +296,10 @@ def _describe_options(request: ModelRequest, body: Mapping[str, Any]) -> dict[st
     return described
 
 
-def _encode_system(messages: Iterable[Message]) -> list[dict[str, Any]]:
-    texts = (get_text(message["content"]) for message in messages if message["role"] == "system")
-    return [make_text(text) for text in texts if text.strip()]
-
-
 def _describe_schema(schema: dict[str, Any] | None, dialect: MessagesDialect) -> list[dict[str, Any]]:
     """Describe, for the model, a schema that the API does not accept in any form."""
     is_sent = schema is None or (dialect.takes_format and make_answer_schema(schema))
     return [] if schema is None or is_sent else [make_text(describe_schema(schema))]
-
-
-def _is_blank_system(message: Message) -> bool:
-    return message["role"] == "system" and not get_text(message["content"]).strip()
 
 
 def _encode_tool(spec: ToolSpec) -> dict[str, Any]:

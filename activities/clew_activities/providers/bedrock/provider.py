@@ -37,6 +37,7 @@ from clew_activities.providers.fit_messages import (
     get_own_data,
     group_turns,
     iterate_open_turn,
+    list_system_texts,
 )
 from clew_activities.providers.fit_tools import FittedTools, declare_called_tools, fit_tools
 from clew_activities.providers.interface import HttpRequest, ModelRequest
@@ -131,7 +132,7 @@ class Bedrock(Server):
         turns = _encode_messages(media.messages, target)
         encoded_turns: list[Block] = [{"role": turn.role, "content": turn.blocks} for turn in turns.turns]
         distinguish_documents(encoded_turns)
-        system = _encode_system(request)
+        system = list(map(_make_text, list_system_texts(request.messages)[0]))
         schema = make_answer_schema(request.output_schema) if family.answers else None
         encoded = [_encode_tool(spec, family) for spec in specs]
         _add_cache_points(system, encoded, encoded_turns, family)
@@ -351,11 +352,6 @@ def distinguish_documents(turns: Iterable[Block]) -> None:
 def _is_signed(block: Block) -> bool:
     reasoning = block.get("reasoningContent", {}).get("reasoningText")
     return reasoning is None or bool(reasoning.get("signature"))
-
-
-def _encode_system(request: ModelRequest) -> list[Block]:
-    texts = (get_text(message["content"]) for message in request.messages if message["role"] == "system")
-    return [_make_text(text) for text in texts if text.strip()]
 
 
 def _add_cache_points(system: list[Block], tools: list[Block], turns: list[Block], family: Family) -> None:

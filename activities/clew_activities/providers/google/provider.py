@@ -15,6 +15,7 @@ from urllib.parse import quote, urlsplit
 from clew_activities.providers.answer_object import describe_schema
 from clew_activities.providers.dialects import GOOGLE, VERTEX, Dialect
 from clew_activities.providers.errors import BadRequest
+from clew_activities.providers.fit_messages import list_system_texts
 from clew_activities.providers.fit_tools import FittedTools, fit_tools
 from clew_activities.providers.google.messages import encode_messages
 from clew_activities.providers.google.models import Generation, find_generation
@@ -31,7 +32,6 @@ from clew_activities.providers.options import (
     merge_provider_options,
 )
 from clew_activities.providers.server import Server, describe_fitting, describe_options
-from clew_workflows.contract.content import get_text
 from clew_workflows.contract.messages import ToolSpec
 
 _OFFICIAL_URL = "https://generativelanguage.googleapis.com"
@@ -114,8 +114,8 @@ class Google(Server):
         body: dict[str, Any] = {
             "contents": [{"role": _ROLES[turn.role], "parts": turn.blocks} for turn in turns.turns]
         }
-        system = [get_text(message["content"]) for message in request.messages if message["role"] == "system"]
-        texts = [*filter(str.strip, system), *([answer.prompt] if answer.prompt else [])]
+        texts, blank = list_system_texts(request.messages)
+        texts += [answer.prompt] if answer.prompt else []
         if texts:
             body["systemInstruction"] = {"parts": [{"text": text} for text in texts]}
         if tools.encoded:
@@ -128,7 +128,6 @@ class Google(Server):
         if request.options.service_tier in _TIERS:
             body["serviceTier"] = request.options.service_tier
         body = _merge_options(body, request, self.name)
-        blank = len(system) - len(list(filter(str.strip, system)))
         described = _describe_options(request, body, tools, answer)
         left_out = tools.left_out
         fitting = describe_fitting(dialect.name, turns, media, fitted, described, left_out=left_out, dropped=blank)
@@ -323,15 +322,13 @@ def _describe_options(
     options, config = request.options, body["generationConfig"]
     tier = options.service_tier if "serviceTier" in body else None
     sent = {"seed": config.get("seed"), "verbosity": None, "service_tier": tier}
-    described = describe_options(options, sent)
+    lacks_choice = bool(request.tools) and "functionCallingConfig" not in tools.config
+    described = describe_options(options, sent, lacks_choice=lacks_choice)
     effort, thinking = options.reasoning_effort, get_object(config, "thinkingConfig")
     if effort is not None and not thinking:
         described["reasoning_effort"] = "left out"
     elif effort is not None and (level := str(thinking.get("thinkingLevel", effort)).lower()) != effort:
         described["reasoning_effort"] = level
-    choice = options.tool_choice
-    if choice not in (None, "auto") and request.tools and "functionCallingConfig" not in tools.config:
-        described["tool_choice"] = "left out"
     if answer.prompt:
         described["output_schema"] = "also in the prompt" if "responseJsonSchema" in config else "in the prompt"
     return described

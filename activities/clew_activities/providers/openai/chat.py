@@ -267,11 +267,9 @@ def _describe_options(request: ModelRequest, body: Mapping[str, Any], dialect: D
     options = request.options
     names = ("temperature", "top_p", "reasoning_effort", "verbosity", "service_tier", "stop", "seed")
     sent = {name: body.get(dialect.seed if name == "seed" else name) for name in names}
-    described = describe_options(options, sent)
+    described = describe_options(options, sent, lacks_choice="tools" in body and "tool_choice" not in body)
     if off := _turn_reasoning_off(options, dialect, body):
         described["reasoning_effort"] = json.dumps(off)
-    if options.tool_choice not in (None, "auto") and "tools" in body and "tool_choice" not in body:
-        described["tool_choice"] = "left out"
     if options.tool_choice == "none" and request.tools and "tools" not in body:
         described["tool_choice"] = "no tools"
     if request.output_schema is not None and body.get("response_format", {}).get("type") != "json_schema":

@@ -253,7 +253,6 @@ def _encode_effort(effort: str | None) -> dict[str, Any] | None:
 
 def _describe_options(request: ModelRequest, body: Mapping[str, Any]) -> dict[str, str]:
     """Describe the options that the request has otherwise than the session, or not at all."""
-    options = request.options
     sent = {
         "temperature": body.get("temperature"),
         "top_p": body.get("top_p"),
@@ -264,7 +263,4 @@ def _describe_options(request: ModelRequest, body: Mapping[str, Any]) -> dict[st
         "stop": None,
         "seed": None,
     }
-    described = describe_options(options, sent)
-    if options.tool_choice not in (None, "auto") and "tools" in body and "tool_choice" not in body:
-        described["tool_choice"] = "left out"
-    return described
+    return describe_options(request.options, sent, lacks_choice="tools" in body and "tool_choice" not in body)
