@@ -35,6 +35,7 @@ from clew_activities.providers.media import (
     WEBP,
     MediaForms,
 )
+from clew_activities.providers.options import LOW_TO_HIGH, LOW_TO_MAX, LOW_TO_XHIGH
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _SHORT_ID = re.compile(r"[a-zA-Z0-9]{9}")
@@ -258,12 +259,9 @@ _PLAIN_IMAGES = MediaForms(types=frozenset({JPEG, PNG}))
 
 STRICT = Dialect(name="strict", media=_PLAIN_IMAGES)
 
-_THREE_EFFORTS = ("low", "medium", "high")
-_FOUR_EFFORTS = (*_THREE_EFFORTS, "xhigh")
-
 # How APIs turn the thinking of a model off, and templates: vLLM and llama.cpp pass these variables on to them. A
 # template has one of both.
-_THINKING_OFF: Mapping[str, Any] = {"thinking": {"type": "disabled"}}
+THINKING_OFF: Mapping[str, Any] = {"thinking": {"type": "disabled"}}
 _TEMPLATE_OFF: Mapping[str, Any] = {"chat_template_kwargs": {"enable_thinking": False, "thinking": False}}
 
 _OPENAI = Dialect(
@@ -285,7 +283,7 @@ _OPENAI = Dialect(
     names_forced_tool=True,
     answer_with_tools=True,
     cache_key=True,
-    efforts=("none", "minimal", "low", "medium", "high", "xhigh"),
+    efforts=("none", "minimal", *LOW_TO_XHIGH),
     verbosity=True,
     parallel_choice=True,
     service_tier=True,
@@ -555,7 +553,7 @@ DIALECTS: Mapping[str, Dialect] = {
             answer="json_object",
             options_left_out=frozenset({"seed"}),
             efforts=("low", "high", "max"),
-            no_reasoning=_THINKING_OFF,
+            no_reasoning=THINKING_OFF,
         ),
         # docs.x.ai: reasoning models refuse `stop`, and most of them `reasoning_effort`.
         replace(
@@ -584,7 +582,7 @@ DIALECTS: Mapping[str, Dialect] = {
             returned=("content", "reasoning_details", "reasoning"),
             temperatures=(0.0, 2.0),
             options_left_out=frozenset(),
-            efforts=("none", "minimal", *_FOUR_EFFORTS, "max"),
+            efforts=("none", "minimal", *LOW_TO_MAX),
             verbosity=True,
             service_tier=True,
             forces_tools=True,
@@ -615,7 +613,7 @@ DIALECTS: Mapping[str, Dialect] = {
             returned=("reasoning_content",),
             call_fields=(),
             options_left_out=frozenset({"seed", "stop", "reasoning_effort"}),
-            no_reasoning=_THINKING_OFF,
+            no_reasoning=THINKING_OFF,
             forbids_tools=False,
             answer="json_object",
         ),
@@ -652,7 +650,7 @@ DIALECTS: Mapping[str, Dialect] = {
             answer="prompt",
             answer_with_tools=False,
             cache_key=False,
-            efforts=_THREE_EFFORTS,
+            efforts=LOW_TO_HIGH,
             verbosity=False,
         ),
         # inference-docs.cerebras.ai: unknown properties are refused with 422, JSON beside tools, a format of the
@@ -666,7 +664,7 @@ DIALECTS: Mapping[str, Dialect] = {
             answer="prompt",
             answer_with_tools=False,
             cache_key=False,
-            efforts=_THREE_EFFORTS,
+            efforts=LOW_TO_HIGH,
             verbosity=False,
         ),
         # Older versions take these efforts alone.
@@ -677,7 +675,7 @@ DIALECTS: Mapping[str, Dialect] = {
             returned=("content", "reasoning", "reasoning_content"),
             temperatures=(0.0, 2.0),
             options_left_out=frozenset(),
-            efforts=_THREE_EFFORTS,
+            efforts=LOW_TO_HIGH,
             no_reasoning=_TEMPLATE_OFF,
             forces_tools=True,
             names_forced_tool=True,
@@ -690,7 +688,7 @@ DIALECTS: Mapping[str, Dialect] = {
             call_fields=(),
             temperatures=(0.0, 2.0),
             options_left_out=frozenset(),
-            efforts=_THREE_EFFORTS,
+            efforts=LOW_TO_HIGH,
             no_reasoning=_TEMPLATE_OFF,
             forces_tools=True,
         ),
@@ -702,7 +700,7 @@ DIALECTS: Mapping[str, Dialect] = {
             call_fields=(),
             temperatures=(0.0, 2.0),
             options_left_out=frozenset(),
-            efforts=("none", *_THREE_EFFORTS),
+            efforts=("none", *LOW_TO_HIGH),
             forces_tools=True,
         ),
         # docs.litellm.ai: it refuses calls in the history without `tools`, for Anthropic's and Bedrock's models.

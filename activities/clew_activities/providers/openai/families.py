@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from clew_activities.providers.dialects import DIALECTS, Dialect
+from clew_activities.providers.dialects import DIALECTS, THINKING_OFF, Dialect
 from clew_activities.providers.openai.models import OpenAIModel, find_model
+from clew_activities.providers.options import LOW_TO_HIGH, LOW_TO_XHIGH
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +36,6 @@ _OF_OPENAI = frozenset({"strict", "openai", "azure", "litellm", "openrouter"})
 """The dialects of servers that have OpenAI's own models."""
 
 _GEMINI, _KIMI = DIALECTS["gemini"], DIALECTS["kimi"]
-_THREE_EFFORTS = ("low", "medium", "high")
-_FOUR_EFFORTS = (*_THREE_EFFORTS, "xhigh")
-_THINKING_OFF: Mapping[str, Any] = {"thinking": {"type": "disabled"}}
 
 _FAMILIES: tuple[_Family, ...] = (
     # "`temperature` is deprecated for this model."
@@ -51,11 +49,9 @@ _FAMILIES: tuple[_Family, ...] = (
     _Family(re.compile(r"gemma-?[12](\D|$)"), {"system": "user"}),
     _Family(re.compile(r"gemini-"), {"signature": _GEMINI.signature, "tools": _GEMINI.tools}),
     # "Thinking level MEDIUM is not supported for this model."
-    _Family(
-        re.compile(r"gemini-2\.5-flash"), {"efforts": ("none", "minimal", *_THREE_EFFORTS)}, frozenset({"gemini"})
-    ),
+    _Family(re.compile(r"gemini-2\.5-flash"), {"efforts": ("none", "minimal", *LOW_TO_HIGH)}, frozenset({"gemini"})),
     _Family(re.compile(r"gemini-3-pro"), {"efforts": ("low", "high")}, frozenset({"gemini"})),
-    _Family(re.compile(r"gemini-3\.(\d+-pro|[78]-flash)"), {"efforts": _THREE_EFFORTS}, frozenset({"gemini"})),
+    _Family(re.compile(r"gemini-3\.(\d+-pro|[78]-flash)"), {"efforts": LOW_TO_HIGH}, frozenset({"gemini"})),
     # "reasoning_effort='medium' is not supported for this model. Must be one of none, high"
     _Family(
         re.compile(r"(mistral|magistral)-small-(latest|2603|4)|mistral-medium-(latest|2604|3)"),
@@ -84,7 +80,7 @@ _FAMILIES: tuple[_Family, ...] = (
         {"options_left_out": frozenset({"temperature", "top_p", "seed", "reasoning_effort"})},
         frozenset({"kimi"}),
     ),
-    _Family(re.compile(r"kimi-k2\.[5-9]"), {"no_reasoning": _THINKING_OFF}, frozenset({"kimi"})),
+    _Family(re.compile(r"kimi-k2\.[5-9]"), {"no_reasoning": THINKING_OFF}, frozenset({"kimi"})),
     # It always reasons.
     _Family(
         re.compile(r"kimi-k([3-9]|\d\d)"),
@@ -102,7 +98,7 @@ _FAMILIES: tuple[_Family, ...] = (
         {"efforts": ("low", "high", "max"), "no_reasoning": {}, "options_left_out": frozenset({"seed", "stop"})},
         frozenset({"glm"}),
     ),
-    _Family(re.compile(r"minimax-m[3-9]"), {"no_reasoning": _THINKING_OFF}, frozenset({"minimax"})),
+    _Family(re.compile(r"minimax-m[3-9]"), {"no_reasoning": THINKING_OFF}, frozenset({"minimax"})),
     # "The value of the enable_thinking parameter is restricted to True."
     _Family(re.compile(r"q[vw]q|.*-thinking"), {"no_reasoning": {}}, frozenset({"qwen"})),
     # "Unexpected reasoning effort high. Supported types are xhigh (default), medium, and low."
@@ -119,9 +115,9 @@ _FAMILIES: tuple[_Family, ...] = (
         {"options_left_out": frozenset({"stop", "reasoning_effort"})},
         frozenset({"xai"}),
     ),
-    _Family(re.compile(r"grok-4\.3"), {"efforts": ("none", *_THREE_EFFORTS)}, frozenset({"xai"})),
-    _Family(re.compile(r"grok-4\.[45]"), {"efforts": _THREE_EFFORTS}, frozenset({"xai"})),
-    _Family(re.compile(r"grok-(4\.[6-9]|4\.20-multi-agent|[5-9])"), {"efforts": _FOUR_EFFORTS}, frozenset({"xai"})),
+    _Family(re.compile(r"grok-4\.3"), {"efforts": ("none", *LOW_TO_HIGH)}, frozenset({"xai"})),
+    _Family(re.compile(r"grok-4\.[45]"), {"efforts": LOW_TO_HIGH}, frozenset({"xai"})),
+    _Family(re.compile(r"grok-(4\.[6-9]|4\.20-multi-agent|[5-9])"), {"efforts": LOW_TO_XHIGH}, frozenset({"xai"})),
     _Family(
         re.compile(r"(?!gpt-oss)"),
         {"options_left_out": frozenset({"reasoning_effort"})},

@@ -24,7 +24,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from clew_activities.providers.options import EFFORTS
+from clew_activities.providers.options import EFFORTS, LOW_TO_HIGH, LOW_TO_MAX, LOW_TO_XHIGH
 from clew_workflows.contract import ModelOptions
 
 
@@ -50,9 +50,6 @@ class OpenAIModel:
     tools_effort: Literal["keep", "omit", "none"] = "keep"
 
 
-_LOW_TO_HIGH = ("low", "medium", "high")
-_LOW_TO_XHIGH = (*_LOW_TO_HIGH, "xhigh")
-_LOW_TO_MAX = (*_LOW_TO_XHIGH, "max")
 _PRO = ("medium", "high", "xhigh")
 
 _UNKNOWN = OpenAIModel(efforts=EFFORTS, reasons=None, temperature=True)
@@ -62,23 +59,23 @@ _MODELS: tuple[tuple[re.Pattern[str], OpenAIModel], ...] = tuple(
         # "Encrypted content is not supported with this model."
         (r"gpt-[34]|chatgpt-", OpenAIModel(efforts=(), reasons=False, temperature=True, verbosity=False)),
         (r"gpt-[\d.]+-chat|chat-", OpenAIModel(efforts=(), reasons=False, verbosity=False)),
-        (r"o[1-9](-|$)", OpenAIModel(efforts=_LOW_TO_HIGH, verbosity=False)),
+        (r"o[1-9](-|$)", OpenAIModel(efforts=LOW_TO_HIGH, verbosity=False)),
         (r"gpt-5-pro", OpenAIModel(efforts=("high",))),
-        (r"gpt-5(\.1)?-codex(?!-max)", OpenAIModel(efforts=_LOW_TO_HIGH)),
-        (r"gpt-5(-|$)", OpenAIModel(efforts=("minimal", *_LOW_TO_HIGH))),
-        (r"gpt-5\.1-codex-max", OpenAIModel(efforts=_LOW_TO_XHIGH)),
+        (r"gpt-5(\.1)?-codex(?!-max)", OpenAIModel(efforts=LOW_TO_HIGH)),
+        (r"gpt-5(-|$)", OpenAIModel(efforts=("minimal", *LOW_TO_HIGH))),
+        (r"gpt-5\.1-codex-max", OpenAIModel(efforts=LOW_TO_XHIGH)),
         # "Unsupported value: 'minimal' is not supported with the 'gpt-5.1' model."
-        (r"gpt-5\.1(-|$)", OpenAIModel(efforts=("none", *_LOW_TO_HIGH))),
-        (r"gpt-5\.[2-3]-codex", OpenAIModel(efforts=_LOW_TO_XHIGH, phase=True)),
+        (r"gpt-5\.1(-|$)", OpenAIModel(efforts=("none", *LOW_TO_HIGH))),
+        (r"gpt-5\.[2-3]-codex", OpenAIModel(efforts=LOW_TO_XHIGH, phase=True)),
         (r"gpt-5\.[2-3]-pro", OpenAIModel(efforts=_PRO)),
-        (r"gpt-5\.[2-3](-|$)", OpenAIModel(efforts=("none", *_LOW_TO_XHIGH))),
+        (r"gpt-5\.[2-3](-|$)", OpenAIModel(efforts=("none", *LOW_TO_XHIGH))),
         (r"gpt-5\.[4-5]-pro", OpenAIModel(efforts=_PRO, phase=True, tools_effort="omit")),
-        (r"gpt-5\.[4-5](-|$)", OpenAIModel(efforts=("none", *_LOW_TO_XHIGH), phase=True, tools_effort="omit")),
+        (r"gpt-5\.[4-5](-|$)", OpenAIModel(efforts=("none", *LOW_TO_XHIGH), phase=True, tools_effort="omit")),
         (r"gpt-5\.\d+-pro", OpenAIModel(efforts=(*_PRO, "max"), phase=True, tools_effort="none")),
-        (r"gpt-5\.\d|gpt-6-(sol|luna)", OpenAIModel(efforts=("none", *_LOW_TO_MAX), phase=True, tools_effort="none")),
+        (r"gpt-5\.\d|gpt-6-(sol|luna)", OpenAIModel(efforts=("none", *LOW_TO_MAX), phase=True, tools_effort="none")),
         # GPT-6.1 Sol refuses `none`, as Astra does.
-        (r"gpt-([6-9]|\d\d)", OpenAIModel(efforts=_LOW_TO_MAX, phase=True, tools_effort="none")),
-        (r"gpt-oss", OpenAIModel(efforts=_LOW_TO_HIGH, reasons=None, temperature=True)),
+        (r"gpt-([6-9]|\d\d)", OpenAIModel(efforts=LOW_TO_MAX, phase=True, tools_effort="none")),
+        (r"gpt-oss", OpenAIModel(efforts=LOW_TO_HIGH, reasons=None, temperature=True)),
     )
 )
 
