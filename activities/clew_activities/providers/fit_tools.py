@@ -568,14 +568,14 @@ def _normalize(schema: Any) -> Schema:
     if not isinstance(schema, dict):
         # `true` allows every value, `false` none.
         return {} if schema else {"description": "leave this out"}
-    schema = _omit(schema, *_NO_MEANING)
-    if isinstance(schema.get("required"), bool):
-        del schema["required"]
+    newest = _omit(schema, *_NO_MEANING)
+    if isinstance(newest.get("required"), bool):
+        del newest["required"]
     for bound, excluded in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
-        if isinstance(schema.get(excluded), bool) and schema.pop(excluded) and bound in schema:
-            schema[excluded] = schema.pop(bound)
-    _check_forms(schema)
-    return schema
+        if isinstance(newest.get(excluded), bool) and newest.pop(excluded) and bound in newest:
+            newest[excluded] = newest.pop(bound)
+    _check_forms(newest)
+    return newest
 
 
 def _check_forms(schema: Mapping[str, Any]) -> None:

@@ -48,25 +48,26 @@ class SseParser:
             self._is_first = False
             lines[0] = lines[0].removeprefix(_BYTE_ORDER_MARK)
         events: list[tuple[str, str]] = []
+        data = self._data
         for line in lines:
             if line.startswith(b"data:"):
-                self._data.append(line[6:] if line.startswith(b" ", 5) else line[5:])
+                data.append(line[6:] if line.startswith(b" ", 5) else line[5:])
             elif not line:
-                if self._data:
-                    events.append((self._event or "message", b"\n".join(self._data).decode("utf-8", "replace")))
-                    self._data = []
+                if data:
+                    events.append((self._event or "message", b"\n".join(data).decode("utf-8", "replace")))
+                    data.clear()
                 self._event = ""
             elif line.startswith(b"{"):
                 # Servers between send JSON as it is.
-                self._data.append(line)
+                data.append(line)
             else:
                 field, _, value = line.partition(b":")
                 if field == b"event":
                     self._event = value.removeprefix(b" ").decode("utf-8", "replace")
                 elif field == b"data":
-                    self._data.append(b"")
+                    data.append(b"")
                 elif field == b"error":
                     # llama.cpp has sent errors in a field of their own.
                     self._event = "error"
-                    self._data.append(value)
+                    data.append(value)
         return events

@@ -326,22 +326,20 @@ def _read_image_url(part: object) -> object:
 def _find_text_alone(chunk: Mapping[str, Any]) -> str | None:
     """Find the text of a chunk that has nothing else, as nearly every one; None: it is another chunk.
 
-    A member without a value counts as absent. It calls nothing, since a reply has thousands of chunks.
+    A member without a value counts as absent. It calls little, since a reply has thousands of chunks.
     """
-    for name, value in chunk.items():
-        if value and name not in _UNREAD_OF_CHUNK:
-            return None
-    match chunk:
-        case {"choices": [{"delta": {"content": str(text)} as delta} as choice]} if chunk.get("object") != "error":
-            pass
-        case _:
-            return None
-    for name, value in choice.items():
-        if value and name not in _UNREAD_OF_CHOICE:
-            return None
-    for name, value in delta.items():
-        if value and name not in _UNREAD_OF_DELTA:
-            return None
+    choices = chunk.get("choices")
+    if not isinstance(choices, list) or len(choices) != 1 or chunk.get("object") == "error":
+        return None
+    choice = choices[0]
+    delta = choice.get("delta") if isinstance(choice, dict) else None
+    text = delta.get("content") if isinstance(delta, dict) else None
+    if not isinstance(text, str):
+        return None
+    for fields, unread in ((chunk, _UNREAD_OF_CHUNK), (choice, _UNREAD_OF_CHOICE), (delta, _UNREAD_OF_DELTA)):
+        for name, value in fields.items():
+            if value and name not in unread:
+                return None
     return text
 
 
