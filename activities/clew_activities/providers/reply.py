@@ -669,12 +669,14 @@ def get_member(value: object, key: str) -> Any:
 
 def get_list(value: object, key: str) -> list[Any]:
     """Return a member that is a list; empty: it is absent, or something else."""
-    return read_list(get_member(value, key))
+    members = value.get(key) if isinstance(value, dict) else None
+    return members if isinstance(members, list) else []
 
 
 def list_objects(value: object, key: str) -> list[dict[str, Any]]:
     """List the objects of a member that is a list."""
-    return [item for item in get_list(value, key) if isinstance(item, dict)]
+    members = value.get(key) if isinstance(value, dict) else None
+    return [item for item in members if isinstance(item, dict)] if members and isinstance(members, list) else []
 
 
 def write_json(value: object) -> str:

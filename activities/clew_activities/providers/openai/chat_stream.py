@@ -531,6 +531,7 @@ def _join_pieces(value: Any) -> Any:
 
 
 _INPUT_NAMES = ("prompt_tokens", "input_tokens", "prompt_eval_count")
+_CACHED_NAMES = ("prompt_cache_hit_tokens", "cached_tokens", "cache_n", "cache_read_input_tokens")
 _OUTPUT_NAMES = ("completion_tokens", "output_tokens", "eval_count", "predicted_n")
 
 
@@ -540,20 +541,18 @@ def find_best_usage(known: Usage, reported: Mapping[str, Any]) -> Usage:
     Some servers report zeros before or after the real figures, or figures so far. Some leave the tokens of reasoning
     out of those of the reply, and only the total has them.
     """
+    counts = {name: count for name, count in reported.items() if type(count) is int and 0 <= count < 2**53}
 
     def read(*names: str) -> int:
-        return max((count for name in names if (count := read_count(reported.get(name)))), default=0)
+        return max([counts.get(name, 0) for name in names])
 
     prompt, output = read(*_INPUT_NAMES), read(*_OUTPUT_NAMES)
     # llama.cpp's `timings` count the part of the prompt that its cache had apart.
-    prompt = max(prompt, read("prompt_n") + read("cache_n"))
+    prompt = max(prompt, counts.get("prompt_n", 0) + counts.get("cache_n", 0))
     if prompt:
-        output = max(output, read("total_tokens") - prompt)
+        output = max(output, counts.get("total_tokens", 0) - prompt)
     details = reported.get("prompt_tokens_details") or reported.get("input_tokens_details")
-    cached = max(
-        read_count(get_member(details, "cached_tokens")) or 0,
-        read("prompt_cache_hit_tokens", "cached_tokens", "cache_n", "cache_read_input_tokens"),
-    )
+    cached = max(read_count(get_member(details, "cached_tokens")) or 0, read(*_CACHED_NAMES))
     prompt = max(known.input_tokens, prompt)
     return known.model_copy(
         update={

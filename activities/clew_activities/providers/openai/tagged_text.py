@@ -36,6 +36,8 @@ class TaggedText:
         self._held += piece
         if self._state == "start":
             begun = self._held.lstrip()
+            if begun and begun[0] not in "<[":
+                return "", self._take_rest()
             tag = next(filter(begun.startswith, _TAGS), None)
             if tag is None and len(self._held) < _MOST_HELD and any(one.startswith(begun) for one in _TAGS):
                 return "", ""
