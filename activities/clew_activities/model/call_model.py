@@ -21,8 +21,7 @@ from clew_activities.archive import ArchiveError
 from clew_activities.archive.blobs import Blobs
 from clew_activities.archive.thread_source import get_own_session, query_session
 from clew_activities.heartbeats import send_heartbeats
-from clew_activities.model.drawn import keep_media
-from clew_activities.model.load_media import MediaLoader
+from clew_activities.model.load_media import MediaLoader, keep_media
 from clew_activities.model.model_table import NO_OWN_MODELS, OwnModels, find_prices, find_taken_media
 from clew_activities.model.reply_in_progress import ReplyInProgress, count_reply, count_searches, fit_reply
 from clew_activities.model.structured_output import SchemaUnusable, Validation

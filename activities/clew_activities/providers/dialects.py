@@ -8,7 +8,7 @@ first of these:
 3. the one of its name, such as `mistral`,
 4. `strict`, which every server that is known accepts.
 
-The family of a model changes the dialect further: `openai.families`.
+The family of a model changes the dialect further: `openai.models`.
 
 A rule of a provider stands here, or in the codec of its format, and nowhere else. The page that a rule comes from is
 named beside it.

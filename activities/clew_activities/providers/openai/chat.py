@@ -1,6 +1,6 @@
 """OpenAI's Chat Completions, as OpenAI, Mistral, DeepSeek, Ollama, vLLM, llama.cpp and many others speak it.
 
-`dialects` says how servers differ, and `families` how models do. This codec knows the format alone: it writes what
+`dialects` says how servers differ, and `models` how models do. This codec knows the format alone: it writes what
 the dialect wants, and reads what a server of any dialect sends.
 """
 
@@ -34,8 +34,7 @@ from clew_activities.providers.media import (
     name_file,
 )
 from clew_activities.providers.openai.chat_stream import REASONING_FIELDS, OpenAIDecoder, join_texts
-from clew_activities.providers.openai.families import specialize
-from clew_activities.providers.openai.models import limits_calls
+from clew_activities.providers.openai.models import limits_calls, specialize
 from clew_activities.providers.openai.schema import is_strict
 from clew_activities.providers.options import choose_effort, describe_provider_tools, merge_provider_options
 from clew_activities.providers.reply import get_member

@@ -7,15 +7,17 @@ with reasoning, signatures. What of it goes back is the dialect's matter.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal
 
 from clew_activities.providers.errors import TruncatedStream, classify_event
 from clew_activities.providers.fit_tools import FittedTools
-from clew_activities.providers.openai.pages import Pages
-from clew_activities.providers.openai.tagged_text import TaggedText, ends_in_call, split_unopened_thinking
 from clew_activities.providers.reply import (
+    CALL_TEXT_LIMIT,
+    MAX_CITATIONS,
+    MAX_PROVIDER_CALLS,
+    MAX_SOURCES,
     PROVIDER_DATA_LIMIT,
     SAMPLE_RATE,
     Call,
@@ -35,7 +37,7 @@ from clew_activities.providers.reply import (
     write_json,
 )
 from clew_activities.providers.sanitize import clean_value, parse_json
-from clew_workflows.contract.messages import ProviderData, canonicalize
+from clew_workflows.contract.messages import ProviderData, Source, canonicalize
 from clew_workflows.contract.outcomes import Usage
 from clew_workflows.protocol import ModelReply
 
@@ -561,3 +563,202 @@ def find_best_usage(known: Usage, reported: Mapping[str, Any]) -> Usage:
             "cached_input_tokens": max(known.cached_input_tokens, min(cached, prompt)),
         }
     )
+
+
+# Thinking and calls of tools that models write between tags, and servers without a parser for them leave in the
+# text. Of some templates the opening tag stands in the prompt, so that the text has the closing one alone.
+
+
+class TaggedText:
+    """Tells the thinking at the beginning of a text from the rest, where it stands between tags as `<think>`.
+
+    Attributes:
+        opening: The text up to the first tag and a little more, as it came; empty: there is no such tag.
+    """
+
+    def __init__(self) -> None:
+        self.opening = ""
+        self._held = ""
+        self._closing = ""
+        self._state: Literal["start", "thinking", "after", "text"] = "start"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all that follows is text."""
+        return self._state == "text"
+
+    def split(self, piece: str) -> tuple[str, str]:
+        """Take a piece. Returns what it adds to the thinking and to the text; a part that may be a tag is held."""
+        if self._state == "text":
+            return "", piece
+        self._held += piece
+        if self._state == "start":
+            begun = self._held.lstrip()
+            if begun and begun[0] not in "<[":
+                return "", self._take_rest()
+            tag = next(filter(begun.startswith, _TAGS), None)
+            if tag is None and len(self._held) < _MOST_HELD and any(one.startswith(begun) for one in _TAGS):
+                return "", ""
+            if tag is None:
+                return "", self._take_rest()
+            self._state, self.opening, self._held = "thinking", self._held, begun[len(tag) :]
+            self._closing = _TAGS[tag]
+        thinking = ""
+        if self._state == "thinking":
+            thinking, found, rest = self._held.partition(self._closing)
+            if not found:
+                held = next(n for n in range(len(self._closing), -1, -1) if thinking.endswith(self._closing[:n]))
+                thinking, self._held = thinking[: len(thinking) - held], self._closing[:held]
+                return thinking, ""
+            self._state, self._held = "after", rest
+        self._held = self._held.lstrip()
+        return thinking, self._take_rest() if self._held else ""
+
+    def finish(self) -> tuple[str, str]:
+        """Take the end. Returns what was held, as thinking and as text."""
+        held, self._held = self._held, ""
+        return (held, "") if self._state == "thinking" else ("", held)
+
+    def _take_rest(self) -> str:
+        rest, self._held, self._state = self._held, "", "text"
+        return rest
+
+
+_TAGS: Mapping[str, str] = {
+    "<think>": "</think>",
+    "<thought>": "</thought>",
+    "[THINK]": "[/THINK]",
+    "<seed:think>": "</seed:think>",
+    "<|channel>thought\n": "<channel|>",
+    "<|channel|>analysis<|message|>": "<|end|><|start|>assistant<|channel|>final<|message|>",
+}
+"""The tags of DeepSeek, Qwen, GLM and MiniMax; of Gemini's endpoint; of Mistral, Seed-OSS, Gemma 4 and gpt-oss."""
+_MOST_HELD = 100
+"""Characters after which white space at the beginning of a text is a part of it."""
+
+
+_UNOPENED = re.compile(r"\n?</think>(?:\r?\n|$)")
+
+
+def split_unopened_thinking(text: str) -> tuple[str, str] | None:
+    """Split a text whose opening tag stands in the prompt, where some templates put it; None: it is no such text.
+
+    The closing tag is the only one, ends a line, and stands in no block of code.
+    """
+    match = _UNOPENED.search(text) if text.count("</think>") == 1 and "<think>" not in text else None
+    if match is None or text[: match.start()].count("```") % 2:
+        return None
+    return text[: match.start()].strip(), text[match.end() :].lstrip()
+
+
+_BARS = r"[|\uff5c\u2016]{1,2}"
+_CALL = re.compile(
+    # Qwen and Hermes; Qwen's coders; GLM.
+    r"<tool_call>\s{0,9}(?:\{|<function=|[\w.-]{1,64}\s{0,9}<arg_key>)"
+    # Kimi; DeepSeek to V3.1, and from V3.2 on; Mistral.
+    r"|<\|tool_calls_section_begin\|>|<\|tool_call_begin\|>|<\uff5ctool\u2581calls\u2581begin\uff5c>"
+    rf"|<{_BARS}DSML{_BARS}(?:tool_calls|function_calls|invoke)\b|\[TOOL_CALLS\]\s{{0,9}}[\w.-]{{0,64}}[\[{{]"
+)
+_CALL_END = re.compile(
+    r"</tool_call>|<\|tool_call_end\|>|<\|tool_calls_section_end\|>|<\uff5ctool\u2581calls\u2581end\uff5c>"
+    rf"|</{_BARS}DSML{_BARS}\w{{1,32}}>"
+)
+
+
+def ends_in_call(text: str) -> bool:
+    """Whether a text ends in the call of a tool, as a model writes it: nothing follows its end, or it has none.
+
+    A call within a block of code, or with words behind it, is what the model says about calls.
+    """
+    begins = [match.start() for match in _CALL.finditer(text)]
+    if not begins or text[: begins[-1]].count("```") % 2:
+        return False
+    ends = [match.end() for match in _CALL_END.finditer(text, begins[-1])]
+    return not ends or not text[ends[-1] :].strip()
+
+
+# The pages that servers name for a reply, and the calls of tools that they ran themselves: `annotations` of the type
+# `url_citation` (OpenAI's search models, OpenRouter); `citations`, a list of URLs beside the choices (Perplexity,
+# xAI), with titles in `search_results` (Perplexity); `executed_tools` in a message (Groq), of which a call comes in
+# parts, by its `index`.
+
+
+_TOOLS: Mapping[str, str] = {
+    "browser.open": "web_fetch",
+    "browser.search": "web_search",
+    "code_interpreter": "code_execution",
+    "python": "code_execution",
+    "search": "web_search",
+    "visit": "web_fetch",
+    "visit_website": "web_fetch",
+}
+"""Clew's names of the servers' tools. Another tool keeps its own name."""
+_INPUTS = ("query", "url", "code")
+"""Members of a call's arguments that are its input where it has one of them."""
+
+
+class Pages:
+    """Collects the pages and the calls of one reply. What a server sends is bounded before it is kept."""
+
+    def __init__(self) -> None:
+        self._annotations: list[Mapping[str, Any]] = []
+        self._listed: dict[str, str] = {}
+        self._calls: dict[int, dict[str, Any]] = {}
+
+    def add_listed(self, chunk: Mapping[str, Any]) -> None:
+        """Take the pages that are listed beside the choices. Servers repeat the list in each chunk."""
+        for name in ("citations", "search_results"):
+            for page in get_list(chunk, name)[:MAX_CITATIONS]:
+                url = read_string(page) or read_string(get_member(page, "url"))
+                if url in self._listed or (url and len(self._listed) < MAX_CITATIONS):
+                    self._listed[url] = read_string(get_member(page, "title")) or self._listed.get(url, "")
+
+    def add_delta(self, delta: Mapping[str, Any]) -> None:
+        """Take the annotations and the calls of a message, or of a part of it."""
+        for annotation in list_objects(delta, "annotations"):
+            if annotation.get("type") == "url_citation" and len(self._annotations) < MAX_CITATIONS:
+                self._annotations.append(annotation)
+        for number, call in enumerate(list_objects(delta, "executed_tools")):
+            index = call["index"] if isinstance(call.get("index"), int) else number
+            if index in self._calls or len(self._calls) < MAX_PROVIDER_CALLS:
+                self._calls.setdefault(index, {}).update({name: value for name, value in call.items() if value})
+
+    def finish(self, decoder: DraftDecoder, *, has_positions: bool = True) -> None:
+        """Add the calls and the citations to the reply; its text may have lost the thinking that stood before it."""
+        for _, call in sorted(self._calls.items()):
+            tool = read_string(call.get("type"))
+            decoder.add_provider_call(
+                _TOOLS.get(tool, tool),
+                input=_read_input(read_string(call.get("arguments"))[: 4 * CALL_TEXT_LIMIT]),
+                # The output of a search is the text of its pages.
+                output="" if call.get("search_results") else call.get("output"),
+                sources=_list_sources(call),
+            )
+        cited = set()
+        for annotation in self._annotations:
+            # OpenRouter's models send the members of the citation with or without an object around them.
+            page = annotation.get("url_citation")
+            page = page if isinstance(page, dict) else annotation
+            decoder.add_citation(
+                page.get("url"),
+                page.get("title"),
+                page.get("content"),
+                start=read_count(page.get("start_index")) if has_positions else None,
+                end=read_count(page.get("end_index")) if has_positions else None,
+            )
+            cited.add(read_string(page.get("url")))
+        for url, title in self._listed.items():
+            if url not in cited:
+                decoder.add_citation(url, title)
+
+
+def _read_input(arguments: str) -> str:
+    """Read what a call was made with: the query, the address or the code of its arguments, or all of them."""
+    parsed = parse_json(arguments)
+    return next((text for name in _INPUTS if (text := read_string(get_member(parsed, name)))), arguments)
+
+
+def _list_sources(call: Mapping[str, Any]) -> Iterator[Source]:
+    results = list_objects(call.get("search_results"), "results")
+    for page in [*results, *list_objects(call, "browser_results")][:MAX_SOURCES]:
+        yield {"url": read_string(page.get("url")), "title": read_string(page.get("title"))}
