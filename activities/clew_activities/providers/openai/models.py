@@ -23,6 +23,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Literal
 
 from clew_activities.providers.dialects import DIALECTS, THINKING_OFF, Dialect
@@ -116,6 +117,8 @@ class _Family:
     dialects: frozenset[str] | None = None
 
 
+MAX_REMEMBERED = 256
+"""Most models whose families are remembered."""
 _TEMPLATED = frozenset({"strict", "vllm", "llamacpp", "ollama", "litellm", "openrouter"})
 _OF_OPENAI = frozenset({"strict", "openai", "azure", "litellm", "openrouter"})
 """The dialects of servers that have OpenAI's own models."""
@@ -224,13 +227,19 @@ _FAMILIES: tuple[_Family, ...] = (
 
 def specialize(dialect: Dialect, model: str) -> Dialect:
     """Change a dialect as the family of a model needs it."""
+    changes = _find_changes(dialect.name, model)
+    return replace(dialect, **changes) if changes else dialect
+
+
+@lru_cache(maxsize=MAX_REMEMBERED)
+def _find_changes(dialect: str, model: str) -> Mapping[str, Any]:
+    """Find what the family of a model changes. Each call needs it for its request, its media and its reply."""
     bare = model.lower().rpartition("/")[2]
-    if dialect.name in _OF_OPENAI:
-        dialect = replace(dialect, **_list_changes(find_model(model), dialect.name))
+    changes = _list_changes(find_model(model), dialect) if dialect in _OF_OPENAI else {}
     for family in _FAMILIES:
-        if dialect.name in (family.dialects or _TEMPLATED) and family.pattern.match(bare):
-            dialect = replace(dialect, **family.changes)
-    return dialect
+        if dialect in (family.dialects or _TEMPLATED) and family.pattern.match(bare):
+            changes |= family.changes
+    return changes
 
 
 def _list_changes(model: OpenAIModel, dialect: str) -> dict[str, Any]:
