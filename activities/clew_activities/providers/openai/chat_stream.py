@@ -334,9 +334,9 @@ def _find_text_alone(chunk: Mapping[str, Any]) -> str | None:
     if not isinstance(choices, list) or len(choices) != 1 or chunk.get("object") == "error":
         return None
     choice = choices[0]
-    delta = choice.get("delta") if isinstance(choice, dict) else None
-    text = delta.get("content") if isinstance(delta, dict) else None
-    if not isinstance(text, str):
+    if not isinstance(choice, dict) or not isinstance(delta := choice.get("delta"), dict):
+        return None
+    if not isinstance(text := delta.get("content"), str):
         return None
     for fields, unread in ((chunk, _UNREAD_OF_CHUNK), (choice, _UNREAD_OF_CHOICE), (delta, _UNREAD_OF_DELTA)):
         for name, value in fields.items():
