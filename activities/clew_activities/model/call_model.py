@@ -265,8 +265,9 @@ class ModelActivities:
                 reply = await self._keep_media(reply, decoder, reading)
         if reading.reduced:
             reply = reading.reduced.restore_names(reply)
-        calls = await offload(decoder.arguments_size, check_arguments, reply.tool_calls, context.tool_spec)
-        reply = reply.model_copy(update={"tool_calls": calls})
+        if reply.tool_calls:
+            calls = await offload(decoder.arguments_size, check_arguments, reply.tool_calls, context.tool_spec)
+            reply = reply.model_copy(update={"tool_calls": calls})
         reply = await reading.complete_usage(fit_reply(reply), count_searches(reply))
         problem = None
         if schema is not None and not reply.tool_calls and reply.stop_reason != "paused":

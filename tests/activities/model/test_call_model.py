@@ -16,8 +16,8 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import ActivityEnvironment
 
 from clew import Request, Session
-from clew.contract import ContextQuery, ModelOptions
-from clew.local import Reply, scripted_model
+from clew.contract import ContextQuery, ExternalToolSpec, ModelOptions
+from clew.local import Reply, ToolCall, scripted_model
 from clew_activities.model import call_model
 from clew_activities.model.model_table import find_prices
 from clew_activities.providers import ProviderError, load_providers
@@ -413,6 +413,15 @@ def test_every_provider_error_keeps_what_it_knows(
     assert (failure.type, failure.message, failure.non_retryable) == (error.type, error.message, final)
     assert list(failure.details) == ([details] if details else [])
     assert failure.next_retry_delay == (None if error.retry_after is None else timedelta(0))
+
+
+async def test_the_arguments_of_a_reply_are_checked_where_it_is_made() -> None:
+    """By the schemas of the context's tools: the session reads what is wrong."""
+    city = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    tools = (ExternalToolSpec(name="weather", description="Ask the page.", parameters=city),)
+    calls = [ToolCall("weather", {name: "Rome"}, f"of-{name}") for name in ("city", "town")]
+    answer, _ = await call_once(Queried(open_session(external_tools=tools)), Reply(tool_calls=calls))
+    assert [call.problem for call in answer.reply.tool_calls] == [None, "city: it is missing"]
 
 
 async def test_a_reply_says_what_it_cost() -> None:
