@@ -50,7 +50,8 @@ def check_depth(value: Any, max_depth: int) -> None:
     """
     level = [value]
     for _ in range(max_depth + 1):
-        containers, following = False, []
+        containers = False
+        following: list[Any] = []
         for item in level:
             if isinstance(item, dict):
                 containers = True
