@@ -24,7 +24,7 @@ from clew_workflows.contract.names import (
     WAIT_SECONDS,
 )
 from clew_workflows.contract.schemas import MAX_DEPTH, MAX_SCHEMA_BYTES, MAX_SUBSCHEMAS
-from clew_workflows.host.execution import _HOOK_RETRIES
+from clew_workflows.host.retries import HOOK_RETRIES
 from clew_workflows.host.runtime import FULL, PRESSING, SPENT
 from clew_workflows.protocol import HOOK_SECONDS, RolloverThresholds
 from clew_workflows.session.inputs import MAX_RECEIPTS
@@ -87,7 +87,7 @@ ROWS = {
         f"{separate(_ROLLOVER.signals)}"
     ),
     "the same while the archive cannot be written": f"{FULL:g} times as much",
-    "hooks of one point": f"{HOOK_SECONDS} seconds, {_HOOK_RETRIES.maximum_attempts} attempts",
+    "hooks of one point": f"{HOOK_SECONDS} seconds, {HOOK_RETRIES.maximum_attempts} attempts",
 }
 
 

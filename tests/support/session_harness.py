@@ -261,7 +261,9 @@ class SessionHarness:
 
     def reply(self, content: Content = "", *tools: RequestedTool | str, **reply: Any) -> None:
         calls = tuple(RequestedTool(name=tool) if isinstance(tool, str) else tool for tool in tools)
-        self.take_event(make_reply(content=content, tool_calls=calls, **reply))
+        own = self.state.run.request.external_tools if self.state.run else None
+        specs = [tool.spec for tool in self.state.settings.list_tools(own)]
+        self.take_event(make_reply(content=content, tool_calls=tool_rounds.check_arguments(calls, specs), **reply))
 
     def answer_calls(self, *contents: str) -> None:
         """Let the calls of the round return, in order."""

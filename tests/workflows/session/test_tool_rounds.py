@@ -16,6 +16,7 @@ from clew import tool
 from clew.contract import HibernateInput, LateResultInput
 from clew.errors import Busy
 from clew_workflows.contract.content import get_text
+from clew_workflows.contract.messages import ToolSpec
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.protocol import (
     ArchiveRef,
@@ -32,7 +33,7 @@ from clew_workflows.session.state import RequestedCall
 from clew_workflows.session.tool_rounds import (
     MAX_DETACHED_CALLS,
     MAX_PATTERNS,
-    ArgumentChecks,
+    check_arguments,
     find_argument_problem,
     read_remote_result,
 )
@@ -404,15 +405,17 @@ def test_the_calls_of_a_round_share_the_steps() -> None:
     """However many calls a reply has, their validation together takes no more steps than that of one may take."""
     schema = {"type": "object", "properties": {"x": {"type": "array", "items": {"type": "integer"}}}}
     arguments = {"x": list(range(2000))}
-    assert ArgumentChecks(1).find_problem("look", arguments, schema) is None
-    checks = ArgumentChecks(64)
-    assert checks.find_problem("look", {"x": [1]}, schema) is None
-    assert "over 1562 steps" in str(checks.find_problem("look", arguments, schema))
+    spec: ToolSpec = {"name": "look", "description": "", "parameters": schema}
+    large = RequestedTool(name="look", arguments=arguments)
+    assert check_arguments([large], [spec])[0].problem is None
+    small, *rest = check_arguments([RequestedTool(name="look", arguments={"x": [1]}), *[large] * 63], [spec])
+    assert small.problem is None
+    assert all("over 1562 steps" in str(call.problem) for call in rest)
 
 
 def test_a_schema_that_is_none_is_a_problem() -> None:
     """A worker refuses it at its start; a session that meets one all the same goes on."""
-    assert "thing" in str(ArgumentChecks(1).find_problem("look", {}, {"type": "thing"}))
+    assert "thing" in str(find_argument_problem({}, {"type": "thing"}))
 
 
 # Results of remote calls: every payload becomes a text that the model reads.

@@ -50,10 +50,18 @@ def check_depth(value: Any, max_depth: int) -> None:
     """
     level = [value]
     for _ in range(max_depth + 1):
-        containers = [item for item in level if isinstance(item, dict | list | tuple)]
+        containers = False
+        following: list[Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                containers = True
+                following.extend(item.values())
+            elif isinstance(item, list | tuple):
+                containers = True
+                following.extend(item)
         if not containers:
             return
-        level = [item for inner in containers for item in (inner.values() if isinstance(inner, dict) else inner)]
+        level = following
     raise ValueError(f"nested over {max_depth} levels deep")
 
 

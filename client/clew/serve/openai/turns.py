@@ -354,7 +354,7 @@ async def _describe_blobs(session: Session, content: Parts) -> Parts:
     for part in content:
         if isinstance(part, Mapping) and "digest" in part:
             blob = (await _read_blob_page(session, part["digest"])).blob
-            described.append({"type": part["type"], "blob": dict(blob)})
+            described.append({name: value for name, value in part.items() if name != "digest"} | {"blob": dict(blob)})
         else:
             described.append(part)
     return described
