@@ -33,14 +33,7 @@ from clew_activities.model.model_table import NO_OWN_MODELS, OwnModels, choose_p
 from clew_activities.tools.mcp.settings import McpUnavailable
 from clew_activities.tools.mcp.tools import McpTools, UnknownMcpTool
 from clew_activities.tools.registry import Registry
-from clew_workflows.contract import (
-    MAX_TOKEN_BYTES,
-    WORKFLOW_TYPE,
-    ContextOperation,
-    EntriesQuery,
-    SessionConfig,
-    Snapshot,
-)
+from clew_workflows.contract import WORKFLOW_TYPE, ContextOperation, EntriesQuery, SessionConfig, Snapshot
 from clew_workflows.contract.content import iterate_blobs
 from clew_workflows.contract.errors import (
     ArchiveUnavailable,
@@ -56,6 +49,7 @@ from clew_workflows.contract.errors import (
     TokenSignature,
     TokenVersion,
 )
+from clew_workflows.contract.limits import MAX_TOKEN_BYTES
 from clew_workflows.contract.names import DELETED_WORKFLOW
 from clew_workflows.contract.outputs import OperationReceipt
 from clew_workflows.contract.payloads import OperationPayload

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clew import tool
-from clew.contract import MAX_TOKEN_BYTES, SessionConfig
+from clew.contract import SessionConfig
+from clew.contract.limits import MAX_TOKEN_BYTES
 from clew.errors import (
     CheckpointUnavailable,
     Refusal,

@@ -29,9 +29,9 @@ from clew_activities.archive.formats import hash_bytes
 from clew_activities.heartbeats import send_heartbeats
 from clew_activities.inspection import Inspected, Inspection, choose_type
 from clew_workflows.contract import GetBlobInput, PutBlobInput
-from clew_workflows.contract.content import MAX_BLOB_BYTES, Blob, iterate_blobs
+from clew_workflows.contract.content import Blob, iterate_blobs
 from clew_workflows.contract.errors import ContentMismatch, InvalidInput, Refusal, TooLarge, UnknownBlob
-from clew_workflows.contract.names import MAX_CHUNK_BYTES
+from clew_workflows.contract.limits import MAX_BLOB_BYTES, MAX_CHUNK_BYTES
 from clew_workflows.contract.outputs import BlobPage, BlobReceipt
 from clew_workflows.contract.payloads import AssistantMessage, OperationPayload, ToolMessage, UserMessage
 from clew_workflows.protocol import BlobProblem, BlobsChecked, CheckBlobs, EndUpload

@@ -24,7 +24,7 @@ from clew_activities.archive.errors import ObjectDamaged, ObjectMissing, transla
 from clew_activities.archive.formats import hash_bytes
 from clew_activities.heartbeats import send_heartbeats
 from clew_workflows.contract import FinishUploadInput, StartUploadInput
-from clew_workflows.contract.content import MAX_BLOB_BYTES, Blob
+from clew_workflows.contract.content import Blob
 from clew_workflows.contract.errors import (
     ContentMismatch,
     InvalidInput,
@@ -35,6 +35,7 @@ from clew_workflows.contract.errors import (
     UploadExpired,
     UploadUnavailable,
 )
+from clew_workflows.contract.limits import MAX_BLOB_BYTES
 from clew_workflows.contract.outputs import BlobReceipt, UploadReceipt
 from clew_workflows.encryption import Changed, Unsealed
 from clew_workflows.session.advance import format_timestamp

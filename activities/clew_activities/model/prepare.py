@@ -40,8 +40,9 @@ from clew_activities.tools.stored_results import read_result, view_blob
 from clew_activities.webhooks import NO_WEBHOOKS, WebhookSettings
 from clew_workflows.contract import SessionConfig
 from clew_workflows.contract.config import measure_specs
+from clew_workflows.contract.limits import MAX_TOOLS_BYTES
 from clew_workflows.contract.lists import AgentsList, AgentSummary, ListAgentsInput
-from clew_workflows.contract.names import MAX_TOOLS_BYTES, EncodingName
+from clew_workflows.contract.names import EncodingName
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.contract.tokens import load_encoding
 from clew_workflows.protocol import (

@@ -18,15 +18,8 @@ from clew_activities.tools.os_threads import ThreadedCall, ToolThreads, find_cod
 from clew_activities.tools.result_parts import CallReader
 from clew_activities.user_modules import load_defined
 from clew_workflows.contract.content import get_text, list_media
-from clew_workflows.contract.hooks import (
-    MAX_REASON_CHARACTERS,
-    CheckedAnswer,
-    CheckedMessage,
-    CheckedToolCall,
-    Hook,
-    HookPoint,
-    Refuse,
-)
+from clew_workflows.contract.hooks import CheckedAnswer, CheckedMessage, CheckedToolCall, Hook, HookPoint, Refuse
+from clew_workflows.contract.limits import MAX_REASON_CHARACTERS
 from clew_workflows.contract.payloads import UserMessage
 from clew_workflows.protocol import HOOK_SECONDS, CheckedItem, HooksAnswered, Outdated, RunHooks
 

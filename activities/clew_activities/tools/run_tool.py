@@ -33,7 +33,8 @@ from clew_activities.tools.registry import Tools
 from clew_activities.tools.result_parts import CallReader, Piece, ResultParts, collect_pieces
 from clew_activities.tools.stored_results import BUILT_IN, Results, Unreadable, read_result, view_blob
 from clew_workflows.contract import LateResultInput, ToolProgress
-from clew_workflows.contract.content import MAX_MESSAGE_BLOB_BYTES, Part
+from clew_workflows.contract.content import Part
+from clew_workflows.contract.limits import MAX_MESSAGE_BLOB_BYTES
 from clew_workflows.contract.messages import describe_bytes, replace_data, truncate_result
 from clew_workflows.contract.names import find_server
 from clew_workflows.contract.payloads import ToolMessage

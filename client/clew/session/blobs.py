@@ -36,7 +36,7 @@ from clew_workflows.contract import (
     PutBlobInput,
     StartUploadInput,
 )
-from clew_workflows.contract.content import MAX_BLOB_BYTES, MAX_PARTS, Blob, Content, Part, get_blob, list_media
+from clew_workflows.contract.content import Blob, Content, Part, get_blob, list_media
 from clew_workflows.contract.errors import (
     ArchiveDamaged,
     ArchiveUnavailable,
@@ -45,7 +45,7 @@ from clew_workflows.contract.errors import (
     TooLarge,
     UnsupportedContent,
 )
-from clew_workflows.contract.names import MAX_CHUNK_BYTES
+from clew_workflows.contract.limits import MAX_BLOB_BYTES, MAX_CHUNK_BYTES, MAX_PARTS
 from clew_workflows.contract.outputs import BlobPage, BlobReceipt, UploadReceipt
 from clew_workflows.contract.payloads import MessagePayload, OperationPayload
 from clew_workflows.encryption import find_sealer

@@ -41,8 +41,9 @@ from clew_workflows.contract import (
 )
 from clew_workflows.contract.content import Blob, Content
 from clew_workflows.contract.errors import NotFound
+from clew_workflows.contract.limits import UPLOAD_SECONDS
 from clew_workflows.contract.messages import Message
-from clew_workflows.contract.names import UPLOAD_SECONDS, name_fork
+from clew_workflows.contract.names import name_fork
 from clew_workflows.contract.outputs import (
     ApprovalReceipt,
     CancelReceipt,

@@ -19,8 +19,8 @@ from clew_activities.providers import load_providers
 from clew_activities.tools.registry import make_registry
 from clew_activities.tools.stored_results import read_result, view_blob
 from clew_workflows import contract
+from clew_workflows.contract.limits import MAX_TOOLS_BYTES
 from clew_workflows.contract.messages import canonicalize
-from clew_workflows.contract.names import MAX_TOOLS_BYTES
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.protocol import DescribeModel, ModelProfile, Prepare, Prepared, RolloverThresholds
 

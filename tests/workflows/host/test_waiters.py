@@ -11,7 +11,7 @@ from temporalio import workflow
 from temporalio.client import WorkflowUpdateStage
 
 from clew import Session
-from clew.contract import MAX_WAITERS
+from clew.contract.limits import MAX_WAITERS
 from clew_workflows.host import waiters as waiters_module
 from clew_workflows.host.waiters import Waiters
 from clew_workflows.protocol import RolloverThresholds

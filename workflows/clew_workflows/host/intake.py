@@ -17,7 +17,6 @@ from temporalio import workflow
 from temporalio.common import RawValue
 
 from clew_workflows.contract import (
-    MAX_SYSTEM_PROMPT_BYTES,
     CloseInput,
     ConfigureInput,
     ContextOperation,
@@ -42,6 +41,7 @@ from clew_workflows.contract.errors import (
     RequestReused,
     make_refusal,
 )
+from clew_workflows.contract.limits import MAX_SYSTEM_PROMPT_BYTES
 from clew_workflows.host import execution, handlers, ingress
 from clew_workflows.host.duties import start_background_task
 from clew_workflows.host.runtime import Runtime

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from temporalio import workflow
 
-from clew_workflows.contract import MAX_MESSAGE_BYTES
+from clew_workflows.contract.limits import MAX_MESSAGE_BYTES
 from clew_workflows.protocol import RolloverThresholds
 from clew_workflows.temporal_faults.noted_task import NotedTask
 from clew_workflows.temporal_faults.slow_timers import wait_for_next_task

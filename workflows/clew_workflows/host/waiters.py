@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from temporalio import workflow
 
-from clew_workflows.contract import MAX_WAITERS
+from clew_workflows.contract.limits import MAX_WAITERS
 
 
 @dataclass(eq=False, slots=True)
