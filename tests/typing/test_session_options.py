@@ -7,10 +7,13 @@ mypy and pyright read this file: a missing error makes its `ignore` unused, whic
 
 from __future__ import annotations
 
+import builtins
+import collections.abc
 import dataclasses
-import inspect
+import types
+import typing
 from dataclasses import dataclass
-from typing import Literal, TypedDict, assert_type, get_type_hints
+from typing import Any, Literal, TypedDict, assert_type, get_args, get_origin, get_type_hints
 
 import pytest
 from pydantic import BaseModel
@@ -101,17 +104,15 @@ async def spell(session: Session, clew: Clew) -> None:
 def test_keyword_arguments_are_those_of_the_contract(
     keywords: type, model: type[BaseModel], others: set[str]
 ) -> None:
-    """Each keyword has the name of its field in the contract, none is missing, and each is documented."""
-    names = get_type_hints(keywords).keys()
-    assert names == model.model_fields.keys() - others
-    # At run time a typed dictionary does not name its base.
-    inherited = options.ConfigChanges if keywords is options.SessionOptions else keywords
-    described = f"{inspect.getdoc(keywords)}\n{inspect.getdoc(inherited)}"
-    assert not [name for name in names if f"    {name}: " not in described]
+    """Each keyword has the name of its field in the contract, and takes what the field takes. None is missing."""
+    hints, declared = get_type_hints(keywords), get_type_hints(model)
+    assert hints.keys() == model.model_fields.keys() - others
+    assert not {name: hint for name, hint in hints.items() if not list_forms(hint) >= list_forms(declared[name])}
 
 
 def test_an_agent_has_the_fields_of_a_configuration() -> None:
-    """All but those that only a session has."""
+    """All but those that only a session has, each in the forms of `Clew.open`."""
+    hints = get_type_hints(Agent)
     fields = {field.name for field in dataclasses.fields(Agent)} - {"name", "version"}
     assert fields == SessionConfig.model_fields.keys() - {
         "agent",
@@ -120,3 +121,22 @@ def test_an_agent_has_the_fields_of_a_configuration() -> None:
         "encoding",
         "external_tools",
     }
+    declared = get_type_hints(SessionConfig)
+    assert not {name for name in fields if not list_forms(hints[name]) >= list_forms(declared[name]) - {"None"}}
+
+
+def list_forms(hint: Any) -> set[str]:
+    """List the forms of a value that a type takes: `str`, `list of str`, the names of classes, texts of choices."""
+    arguments = get_args(hint)
+    match get_origin(hint):
+        case typing.Union | types.UnionType:
+            return {form for each in arguments for form in list_forms(each)}
+        case typing.Annotated:
+            return list_forms(arguments[0])
+        case typing.Literal:
+            return set(map(repr, arguments))
+        case collections.abc.Sequence | builtins.tuple | builtins.list:
+            return {f"list of {form}" for form in list_forms(arguments[0])}
+        case collections.abc.Mapping | builtins.dict:
+            return {"mapping"}
+    return {"None" if hint is type(None) else getattr(hint, "__name__", str(hint))}

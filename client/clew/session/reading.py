@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, Unpack
 
+from pydantic import BaseModel
 from pydantic_core import to_json
 
 from clew.content import AnyContent, Media
@@ -490,9 +491,9 @@ class SessionReads:
             return await self._store_media(message)
         return {"role": "user", "content": await self._blobs.make_content(message)}
 
-    async def _store_media(self, message: Mapping[str, Any]) -> dict[str, Any]:
+    async def _store_media(self, message: BaseModel | Mapping[str, Any]) -> dict[str, Any]:
         """Store what the content of a message has of bytes."""
-        stored = dict(message)
+        stored = dump_input(message) if isinstance(message, BaseModel) else dict(message)
         if isinstance(content := stored.get("content"), list | tuple | Media):
             stored["content"] = await self._blobs.make_content(content)
         return stored
