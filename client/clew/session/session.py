@@ -20,7 +20,7 @@ from clew.session.handle import SessionHandle, make_id, name_repetition
 from clew.session.options import ConfigChanges, InputOptions, MessageOptions
 from clew.session.reading import SessionReads, read_newest_entry, read_thread
 from clew.session.request import Request, TypedRequest, make_request, warn_of_retries
-from clew.session.transport import make_input
+from clew.session.transport import drop_absent, make_input
 from clew_workflows.contract import (
     FORK_WORKFLOW,
     TASK_QUEUE,
@@ -542,8 +542,8 @@ async def _submit(
 async def _operate(
     handle: SessionHandle, op_id: str, context_ref: str | None, operation: dict[str, Any]
 ) -> OperationReceipt:
-    fields = {name: value for name, value in operation.items() if value is not None}
-    command = make_input(ContextOperation, {"op_id": op_id, "context_ref": context_ref, "operation": fields})
+    fields = {"op_id": op_id, "context_ref": context_ref, "operation": drop_absent(operation)}
+    command = make_input(ContextOperation, fields)
     return await handle.call("submit_context_operation", command, OperationReceipt)
 
 
