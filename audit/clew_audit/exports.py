@@ -26,7 +26,7 @@ from temporalio.client import Client
 from clew.session.connection import validate_session_id
 from clew.session.handle import SessionHandle
 from clew_activities.archive import Archive, Head, ObjectDamaged, ObjectMissing
-from clew_activities.archive.blobs import Blobs, list_blobs
+from clew_activities.archive.blob_store import Blobs, list_blobs
 from clew_activities.archive.formats import hash_bytes
 from clew_activities.tools.stored_results import MAX_STORED_BYTES, find_stored_result
 from clew_audit import recovery

@@ -51,7 +51,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from clew.agents import Agent
 from clew.session.connection import Clew
 from clew.session.handle import SERVICE_PREFIX
-from clew.session.options import MessageOptions, SessionOptions
+from clew.session.keywords import MessageOptions, SessionOptions
 from clew.session.transport import drop_absent, dump_input, make_input, translate_error
 from clew_workflows.contract import SEND_WORKFLOW, SendMessageInput
 from clew_workflows.contract.config import make_fairness_key

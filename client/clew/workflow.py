@@ -30,7 +30,7 @@ from temporalio.exceptions import (
     is_cancelled_exception,
 )
 
-from clew.session.options import InputOptions, MessageOptions, SessionOptions
+from clew.session.keywords import InputOptions, MessageOptions, SessionOptions
 from clew.session.transport import drop_absent, dump_input, make_input
 from clew_workflows.contract import (
     FORK_WORKFLOW,

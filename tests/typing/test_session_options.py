@@ -20,7 +20,7 @@ from pydantic import BaseModel
 
 from clew import Agent, Clew, Session, tool
 from clew.contract import ConfigureInput, EntriesQuery, MessageInput, SessionConfig, SubmitInput
-from clew.session import options
+from clew.session import keywords
 from clew.tools import external_tool
 
 
@@ -92,20 +92,18 @@ async def spell(session: Session, clew: Clew) -> None:
 
 
 @pytest.mark.parametrize(
-    ("keywords", "model", "others"),
+    ("options", "model", "others"),
     [
-        (options.MessageOptions, MessageInput, {"content"}),
-        (options.InputOptions, SubmitInput, {"content", "kind"}),
-        (options.ConfigChanges, ConfigureInput, set()),
-        (options.SessionOptions, SessionConfig, set()),
-        (options.EntryFilters, EntriesQuery, {"from_seq", "limit"}),
+        (keywords.MessageOptions, MessageInput, {"content"}),
+        (keywords.InputOptions, SubmitInput, {"content", "kind"}),
+        (keywords.ConfigChanges, ConfigureInput, set()),
+        (keywords.SessionOptions, SessionConfig, set()),
+        (keywords.EntryFilters, EntriesQuery, {"from_seq", "limit"}),
     ],
 )
-def test_keyword_arguments_are_those_of_the_contract(
-    keywords: type, model: type[BaseModel], others: set[str]
-) -> None:
+def test_keyword_arguments_are_those_of_the_contract(options: type, model: type[BaseModel], others: set[str]) -> None:
     """Each keyword has the name of its field in the contract, and takes what the field takes. None is missing."""
-    hints, declared = get_type_hints(keywords), get_type_hints(model)
+    hints, declared = get_type_hints(options), get_type_hints(model)
     assert hints.keys() == model.model_fields.keys() - others
     assert not {name: hint for name, hint in hints.items() if not list_forms(hint) >= list_forms(declared[name])}
 

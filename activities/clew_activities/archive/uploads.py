@@ -19,8 +19,8 @@ from pydantic import AwareDatetime, ValidationError
 from pydantic_core import from_json, to_json
 from temporalio import activity
 
-from clew_activities.archive.blobs import Blobs
-from clew_activities.archive.errors import ObjectDamaged, ObjectMissing, translate_archive_errors
+from clew_activities.archive.archive_errors import ObjectDamaged, ObjectMissing, translate_archive_errors
+from clew_activities.archive.blob_store import Blobs
 from clew_activities.archive.formats import hash_bytes
 from clew_activities.heartbeats import send_heartbeats
 from clew_workflows.contract import FinishUploadInput, StartUploadInput

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from clew_activities.archive.blobs import Blobs
+from clew_activities.archive.blob_store import Blobs
 from clew_activities.providers.reply import DrawnMedia
 from clew_activities.received_media import NewMedia, Unusable, make_part
 from clew_workflows.contract.content import Part, read_parts

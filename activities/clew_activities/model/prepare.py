@@ -12,6 +12,8 @@ from temporalio import activity
 
 from clew.tools import ToolDefinition
 from clew_activities.archive import Archive
+from clew_activities.archive.archive_errors import translate_archive_errors
+from clew_activities.archive.archived_sessions import SearchAttributes
 from clew_activities.archive.ended_runs import (
     check_head,
     describe_run,
@@ -20,8 +22,6 @@ from clew_activities.archive.ended_runs import (
     wait_for_head,
     was_interrupted,
 )
-from clew_activities.archive.errors import translate_archive_errors
-from clew_activities.archive.listing import SearchAttributes
 from clew_activities.heartbeats import send_heartbeats
 from clew_activities.model.model_table import (
     NO_OWN_MODELS,
@@ -33,8 +33,8 @@ from clew_activities.model.model_table import (
 )
 from clew_activities.providers import Providers
 from clew_activities.providers.errors import ProviderError
-from clew_activities.tools.mcp.settings import McpUnavailable
-from clew_activities.tools.mcp.tools import McpTools, UnknownMcpTool
+from clew_activities.tools.mcp.mcp_settings import McpUnavailable
+from clew_activities.tools.mcp.mcp_tools import McpTools, UnknownMcpTool
 from clew_activities.tools.registry import Deployment, Registry, resolve_tool
 from clew_activities.tools.stored_results import read_result, view_blob
 from clew_activities.webhooks import NO_WEBHOOKS, WebhookSettings

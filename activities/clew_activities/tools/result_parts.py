@@ -12,7 +12,7 @@ from temporalio import activity
 
 from clew.content import Image, Media, make_media
 from clew_activities.archive import ArchiveError, ObjectDamaged, ObjectMissing
-from clew_activities.archive.blobs import Blobs
+from clew_activities.archive.blob_store import Blobs
 from clew_activities.archive.thread_source import Threads
 from clew_activities.received_media import NewMedia, Unusable, make_part
 from clew_workflows.contract import EntriesQuery

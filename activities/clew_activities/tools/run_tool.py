@@ -15,12 +15,12 @@ from temporalio.service import RPCError
 
 from clew.tools import Tool, ToolContext
 from clew.tools.definition import DEFAULT_TIMEOUT_SECONDS
-from clew_activities.archive.blobs import Blobs
+from clew_activities.archive.blob_store import Blobs
 from clew_activities.heartbeats import send_heartbeats
 from clew_activities.offload import count_tokens
 from clew_activities.providers.sanitize import clean
-from clew_activities.tools.mcp.settings import McpRefused, McpUnavailable
-from clew_activities.tools.mcp.tools import McpTool, McpTools, UnknownMcpTool
+from clew_activities.tools.mcp.mcp_settings import McpRefused, McpUnavailable
+from clew_activities.tools.mcp.mcp_tools import McpTool, McpTools, UnknownMcpTool
 from clew_activities.tools.os_threads import (
     DEFAULT,
     ThreadedCall,

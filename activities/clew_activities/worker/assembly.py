@@ -16,12 +16,12 @@ from temporalio.worker import Plugin, Worker, WorkerTuner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from clew_activities.archive import Archive
-from clew_activities.archive.blobs import BlobActivities, Blobs
+from clew_activities.archive.archived_sessions import ListingActivities, SearchAttributes
+from clew_activities.archive.blob_store import BlobActivities, Blobs
 from clew_activities.archive.deletion import DeletionActivities
 from clew_activities.archive.fork_session import ForkingActivities
 from clew_activities.archive.hibernation import ArchiveActivities
-from clew_activities.archive.listing import ListingActivities, SearchAttributes
-from clew_activities.archive.reading import ReadingActivities
+from clew_activities.archive.read_for_clients import ReadingActivities
 from clew_activities.archive.thread_source import Threads
 from clew_activities.archive.uploads import UploadActivities, Uploads
 from clew_activities.callers import await_request, open_session, read_last_seq, send_message, submit_input
@@ -33,7 +33,7 @@ from clew_activities.model.model_table import load_prices
 from clew_activities.model.prepare import PrepareActivities
 from clew_activities.model.summarize import SummaryActivities
 from clew_activities.telemetry.interceptor import TelemetryInterceptor
-from clew_activities.tools.mcp.tools import McpTools
+from clew_activities.tools.mcp.mcp_tools import McpTools
 from clew_activities.tools.registry import Deployment, Registry, make_registry
 from clew_activities.tools.run_hooks import HookActivities
 from clew_activities.tools.run_tool import ToolActivities

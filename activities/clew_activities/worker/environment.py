@@ -17,7 +17,7 @@ from clew_activities.checkpoints import Keys, read_keys
 from clew_activities.model.model_table import NO_OWN_MODELS, OwnModels, read_own_models
 from clew_activities.providers import Providers, ProvidersUnusable, load_providers
 from clew_activities.providers.errors import UnknownModel
-from clew_activities.tools.mcp.settings import McpSettings, read_mcp_settings
+from clew_activities.tools.mcp.mcp_settings import McpSettings, read_mcp_settings
 from clew_activities.tools.registry import Tools, load_agents, load_tools
 from clew_activities.tools.run_hooks import load_hooks
 from clew_activities.user_modules import import_extensions

@@ -19,7 +19,7 @@ from clew.cli.command import Invocation, command
 from clew.cli.options import Lane, SessionId
 from clew.session.connection import Clew
 from clew.session.events import EntryCommitted, SessionEvent, TextAdded, ThinkingAdded, ToolProgressed
-from clew.session.options import EntryFilters
+from clew.session.keywords import EntryFilters
 from clew.session.session import Session
 
 FromSeq = Annotated[int, typer.Option("--from", metavar="SEQ", min=0, help="Seq of the first one.")]

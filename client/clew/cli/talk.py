@@ -42,7 +42,7 @@ from clew.session.events import (
     ToolProgressed,
     ToolStarted,
 )
-from clew.session.options import SessionOptions
+from clew.session.keywords import SessionOptions
 from clew.session.request import Request
 from clew.session.session import Session
 from clew_workflows.contract import ConfigureInput, OnBusy

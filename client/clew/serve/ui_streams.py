@@ -27,7 +27,7 @@ from clew.serve.ui_messages import ReplyChunks, UiMessage, convert_thread, read_
 from clew.serve.worker_watch import WatchedRoute
 from clew.session import Session
 from clew.session.events import EntryCommitted, OpenCalls
-from clew.session.options import SessionOptions
+from clew.session.keywords import SessionOptions
 from clew.session.request import Request as SessionRequest
 from clew_workflows.contract import ExternalToolSpec, SessionStatus
 from clew_workflows.contract.config import ExternalTools

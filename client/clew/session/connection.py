@@ -35,10 +35,10 @@ from temporalio.service import RPCError, TLSConfig
 
 from clew.session._encryption import decrypt_token, encrypt_client
 from clew.session.handle import STARTING_SECONDS, SessionHandle, name_repetition, run_service
-from clew.session.listing import SessionLists
-from clew.session.options import EntryFilters, SessionOptions
-from clew.session.reading import read_status, read_thread
+from clew.session.keywords import EntryFilters, SessionOptions
 from clew.session.session import Session
+from clew.session.session_lists import SessionLists
+from clew.session.session_reads import read_status, read_thread
 from clew.session.transport import INTERRUPTED, drop_absent, dump_input, make_input, make_interrupted, translate_error
 from clew_workflows.contract import (
     AGENTS_WORKFLOW,

@@ -14,12 +14,12 @@ from typing_extensions import TypeForm
 
 from clew.content import AnyContent
 from clew.session._encryption import encrypt_token
-from clew.session.blobs import BlobSource
 from clew.session.events import SessionEvent, follow_session
 from clew.session.handle import SessionHandle, make_id, name_repetition
-from clew.session.options import ConfigChanges, InputOptions, MessageOptions
-from clew.session.reading import SessionReads, read_newest_entry, read_thread
+from clew.session.keywords import ConfigChanges, InputOptions, MessageOptions
 from clew.session.request import Request, TypedRequest, make_request, warn_of_retries
+from clew.session.session_blobs import BlobSource
+from clew.session.session_reads import SessionReads, read_newest_entry, read_thread
 from clew.session.transport import drop_absent, make_input
 from clew_workflows.contract import (
     FORK_WORKFLOW,

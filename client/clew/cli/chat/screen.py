@@ -31,7 +31,7 @@ from clew.session.events import (
     ToolProgressed,
     ToolStarted,
 )
-from clew.session.reading import WaitingCall
+from clew.session.session_reads import WaitingCall
 from clew_workflows.contract.content import Content, list_media
 from clew_workflows.contract.messages import ToolCall
 from clew_workflows.contract.payloads import (

@@ -11,7 +11,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from clew_activities.archive import Archive
-from clew_activities.archive.errors import translate_archive_errors
+from clew_activities.archive.archive_errors import translate_archive_errors
 from clew_activities.archive.thread_source import ThreadLocation, Threads, query_started_session
 from clew_activities.heartbeats import send_heartbeats
 from clew_workflows.contract import ReadContextInput, ReadThreadInput

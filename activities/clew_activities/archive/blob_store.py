@@ -23,8 +23,8 @@ from temporalio.converter import WorkflowSerializationContext
 from temporalio.service import RPCError
 
 from clew_activities.archive.archive import Archive
+from clew_activities.archive.archive_errors import ObjectDamaged, ObjectMissing, translate_archive_errors
 from clew_activities.archive.ended_runs import describe_run
-from clew_activities.archive.errors import ObjectDamaged, ObjectMissing, translate_archive_errors
 from clew_activities.archive.formats import hash_bytes
 from clew_activities.heartbeats import send_heartbeats
 from clew_activities.inspection import Inspected, Inspection, choose_type

@@ -12,9 +12,9 @@ from pydantic import BaseModel
 from pydantic_core import to_json
 
 from clew.content import AnyContent, Media
-from clew.session.blobs import SessionBlobs
 from clew.session.handle import QUERY_SECONDS, SessionHandle
-from clew.session.options import EntryFilters
+from clew.session.keywords import EntryFilters
+from clew.session.session_blobs import SessionBlobs
 from clew.session.transport import dump_input, make_input
 from clew_workflows.contract import (
     READ_CONTEXT_WORKFLOW,
