@@ -19,7 +19,8 @@ import pytest
 from pydantic import BaseModel
 
 from clew import Agent, Clew, Session, tool
-from clew.contract import ConfigureInput, EntriesQuery, MessageInput, SessionConfig, SubmitInput
+from clew.contract import ConfigureInput, EntriesQuery, MessageInput, RunSettings, SessionConfig, SubmitInput
+from clew.contract.payloads import ConfigPayload
 from clew.session import keywords
 from clew.tools import external_tool
 
@@ -121,6 +122,19 @@ def test_an_agent_has_the_fields_of_a_configuration() -> None:
     }
     declared = get_type_hints(SessionConfig)
     assert not {name for name in fields if not list_forms(hints[name]) >= list_forms(declared[name]) - {"None"}}
+
+
+def test_an_entry_holds_the_whole_configuration() -> None:
+    """A field that its type lacks would be left out without a word."""
+    assert {field.name for field in dataclasses.fields(ConfigPayload)} >= SessionConfig.model_fields.keys()
+
+
+def test_settings_of_a_run_are_those_of_a_message() -> None:
+    """They mean the same, within the same bounds, whether a message, a result or a decision brings them."""
+    settings = {name: field for name, field in RunSettings.model_fields.items() if name != "agent"}
+    assert {name: repr(field) for name, field in settings.items()} == {
+        name: repr(MessageInput.model_fields[name]) for name in settings
+    }
 
 
 def list_forms(hint: Any) -> set[str]:
