@@ -282,9 +282,14 @@ class Schedules:
         """List the schedules of sessions. The list is a second or so late."""
         async with _translate(""):
             async for listed in await self._client.list_schedules():
-                action = listed.schedule.action if listed.schedule else None
-                if isinstance(action, ScheduleListActionStartWorkflow) and action.workflow == SEND_WORKFLOW:
-                    yield _summarize(listed.id, listed.schedule, listed.info)
+                schedule = listed.schedule
+                action = schedule.action if schedule else None
+                if (
+                    schedule
+                    and isinstance(action, ScheduleListActionStartWorkflow)
+                    and action.workflow == SEND_WORKFLOW
+                ):
+                    yield _summarize(listed.id, schedule, listed.info)
 
     async def show(self, schedule_id: str) -> ScheduleDetails:
         """Read a schedule.
