@@ -180,13 +180,14 @@ class SessionBlobs:
     async def _send_last(self, data: bytes, upload_id: str | None, part: int, **described: str | None) -> Blob:
         return _get_blob(await self._send(data, upload_id, part, last=True, **described))
 
-    async def _send(self, data: bytes, upload_id: str | None, part: int, **fields: Any) -> dict[str, Any]:
+    async def _send(self, data: bytes, upload_id: str | None = None, part: int = 0, **fields: Any) -> BlobReceipt:
         fields = {"last": False, **fields, "upload_id": upload_id, "part": part, "data": b64encode(data).decode()}
         label = f"{(upload_id or fields['digest'])[:LABEL_CHARACTERS]}-{part}"
         async with self._free:
             # The worker deletes the histories of the other chunks with the last one.
             keeps = not fields["last"]
-            return await self._run(PUT_BLOB_WORKFLOW, PutBlobInput, fields, keeps_history=keeps, label=label)
+            answer = await self._run(PUT_BLOB_WORKFLOW, PutBlobInput, fields, keeps_history=keeps, label=label)
+        return BlobReceipt.model_validate(answer)
 
     # To the store itself, where it signs URLs.
 
@@ -197,7 +198,8 @@ class SessionBlobs:
 
     async def finish_upload(self, upload_id: str) -> Blob:
         """Have a worker verify and store what was uploaded, and return its description."""
-        return _get_blob(await self._run(FINISH_UPLOAD_WORKFLOW, FinishUploadInput, {"upload_id": upload_id}))
+        answer = await self._run(FINISH_UPLOAD_WORKFLOW, FinishUploadInput, {"upload_id": upload_id})
+        return _get_blob(BlobReceipt.model_validate(answer))
 
     async def _upload_directly(self, data: bytes, digest: str, media_type: str | None) -> Blob:
         """Upload bytes to the store, encrypted if this client encrypts."""
@@ -260,8 +262,7 @@ class SessionBlobs:
         return await self._handle.run_service(workflow, command, keeps_history=keeps_history, label=label)
 
 
-def _get_blob(answer: Mapping[str, Any]) -> Blob:
-    receipt = BlobReceipt.model_validate(answer)
+def _get_blob(receipt: BlobReceipt) -> Blob:
     if receipt.blob is None:
         raise ArchiveDamaged("the worker has stored the blob, and has not described it")
     return receipt.blob
