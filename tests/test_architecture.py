@@ -37,6 +37,7 @@ ORDER = (
     "clew.limited_process",
     "clew.tools",
     "clew.agents",
+    "clew.comparison",
     "clew.report",
     "clew.session",
     "clew.schedules",
@@ -59,6 +60,7 @@ PURE = (
     "clew_workflows.session",
     "clew.tools",
     "clew.agents",
+    "clew.comparison",
     "clew.report",
 )
 """The packages that import nothing from `temporalio`."""

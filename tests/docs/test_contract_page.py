@@ -17,7 +17,7 @@ from clew.contract import SessionConfig
 from clew.errors import REFUSALS, ContextOverflow, InvalidInput
 from clew_activities.providers.errors import ProviderError
 from clew_activities.tools import stored_results
-from clew_workflows.contract import names, schemas
+from clew_workflows.contract import limits
 from clew_workflows.host import ingress, services
 from clew_workflows.host.handlers import SIGNALS
 from clew_workflows.session import decisions, drafts, inputs, operations, requests, state
@@ -237,22 +237,22 @@ def test_termination_reasons_are_those_that_requests_end_with(wanted: tuple[str,
 @pytest.mark.parametrize(
     ("value", "sentence"),
     [
-        (names.MAX_MESSAGE_BYTES, "An input has at most {} bytes"),
+        (limits.MAX_MESSAGE_BYTES, "An input has at most {} bytes"),
         (ingress.MAX_DEPTH, "and {} levels of nesting"),
-        (names.MAX_TOOLS_BYTES, "The schemas of all tools together have at most {}"),
-        (names.WAIT_SECONDS, "has waited for {} seconds or longer"),
+        (limits.MAX_TOOLS_BYTES, "The schemas of all tools together have at most {}"),
+        (limits.WAIT_SECONDS, "has waited for {} seconds or longer"),
         (requests.MAX_OUTCOMES, "the newest {} requests"),
         (inputs.MAX_RECEIPTS, "{} inputs and"),
         (state.MAX_KNOWN_OPS, "{} operations, in every workflow run"),
         (state.MAX_WAITING, "{} messages or 512 KiB"),
         (operations.MAX_PINNED, "At most {} messages of a lane are pinned"),
-        (schemas.MAX_SCHEMA_BYTES, "An `output_schema` has at most {} bytes"),
-        (schemas.MAX_DEPTH, "{} levels, 3 000 subschemas"),
-        (schemas.MAX_SUBSCHEMAS, "{} subschemas"),
-        (schemas.MAX_OVERLAY, "{} that apply to one value"),
+        (limits.MAX_SCHEMA_BYTES, "An `output_schema` has at most {} bytes"),
+        (limits.MAX_SCHEMA_DEPTH, "{} levels, 3 000 subschemas"),
+        (limits.MAX_SUBSCHEMAS, "{} subschemas"),
+        (limits.MAX_OVERLAY, "{} that apply to one value"),
         (requests.MAX_PROFILES, "each of the newest {} models"),
         (drafts.EXCERPT_CHARACTERS, "the first {} characters of its payload"),
-        (names.MAX_TOKEN_BYTES, "token of at most {} bytes"),
+        (limits.MAX_TOKEN_BYTES, "token of at most {} bytes"),
         (stored_results.MAX_STORED_BYTES, "the first {} bytes of a result"),
     ],
 )

@@ -10,8 +10,8 @@ from typing import Any
 
 from temporalio.exceptions import ApplicationError
 
-from clew_activities.archive.blobs import Blobs
-from clew_activities.archive.errors import ObjectDamaged, translate_archive_errors
+from clew_activities.archive.archive_errors import ObjectDamaged, translate_archive_errors
+from clew_activities.archive.blob_store import Blobs
 from clew_activities.providers import ModelRequest, Provider
 from clew_activities.providers.encoders import get_forms
 from clew_activities.providers.errors import MediaRefused

@@ -27,7 +27,7 @@ from clew.ag_ui.mapping import RunEvents, convert_thread, get_new_message, list_
 from clew.ag_ui.parts import BlobUrl, read_content
 from clew.session import Request, Session
 from clew.session.events import Change, EntryCommitted, Waits
-from clew.session.options import MessageOptions
+from clew.session.keywords import MessageOptions
 from clew_workflows.contract.content import Content
 from clew_workflows.contract.errors import AlreadyAnswered, AlreadyResolved, ClewError, InvalidInput
 from clew_workflows.contract.outcomes import Usage

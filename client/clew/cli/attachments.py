@@ -18,8 +18,9 @@ import typer
 from clew.cli.reach import Misconfigured
 from clew.content import AnyContent, clean_name
 from clew.session.session import Session
-from clew_workflows.contract.content import MAX_BLOB_BYTES, MAX_PARTS, Blob, MediaKind, Part
+from clew_workflows.contract.content import Blob, MediaKind, Part
 from clew_workflows.contract.errors import ContentMismatch, TooLarge, UnsupportedContent
+from clew_workflows.contract.limits import MAX_BLOB_BYTES, MAX_PARTS
 
 STDIN = "-"
 MAX_PATHS_CHARACTERS = 8192

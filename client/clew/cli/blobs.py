@@ -17,8 +17,8 @@ from clew.cli import attachments, show
 from clew.cli.command import Invocation, command
 from clew.cli.options import SessionId, argument, option
 from clew.cli.reach import Misconfigured
-from clew.session.blobs import NamedBlob, read_named
 from clew.session.session import Session
+from clew.session.session_blobs import NamedBlob, read_named
 from clew_workflows.contract.content import Blob
 from clew_workflows.contract.errors import InvalidInput, UnknownBlob
 

@@ -18,7 +18,7 @@ from clew.cli.command import Invocation, command
 from clew.cli.options import Lane, SessionId, flag, option
 from clew.session.connection import Clew
 from clew.session.events import EntryCommitted, SessionEvent, TextAdded, ThinkingAdded, ToolProgressed
-from clew.session.options import EntryFilters
+from clew.session.keywords import EntryFilters
 from clew.session.session import Session
 
 FromSeq = Annotated[int, option("SEQ", "Seq of the first one.", "--from", min=0)]

@@ -21,6 +21,7 @@ from clew.cli import offline, show
 from clew.cli.command import Invocation, command
 from clew.cli.options import FromFile, OptionalSessionId, flag, option, require_one_source
 from clew.cli.reach import Misconfigured
+from clew.comparison import Trial, compare_policies, compute_share
 from clew.report import MAX_ENTRIES, make_report
 from clew.report.media import MediaCollector
 from clew.report.rendering import render_page
@@ -30,7 +31,6 @@ from clew_workflows.contract.invalid import describe_problems
 from clew_workflows.contract.names import MODEL_NAME
 from clew_workflows.contract.outcomes import Prices
 from clew_workflows.contract.policy import ContextPolicy
-from clew_workflows.thread.context.comparison import Trial, compare_policies, compute_share
 from clew_workflows.thread.entries import Entry
 from clew_workflows.thread.thread import Thread
 

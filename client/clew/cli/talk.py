@@ -44,7 +44,7 @@ from clew.session.events import (
     ToolStarted,
     Voided,
 )
-from clew.session.options import SessionOptions
+from clew.session.keywords import SessionOptions
 from clew.session.request import Request
 from clew.session.session import Session
 from clew_workflows.contract import ConfigureInput, OnBusy

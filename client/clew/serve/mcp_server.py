@@ -56,8 +56,8 @@ from clew.session.events import (
     ToolStarted,
     Waits,
 )
-from clew.session.reading import WaitingCall
 from clew.session.request import Request as SessionRequest
+from clew.session.session_reads import WaitingCall
 from clew.session.transport import ACCEPT_SECONDS
 from clew_workflows.contract import SessionSummary
 from clew_workflows.contract.errors import AlreadyResolved, ClewError

@@ -21,7 +21,7 @@ from typing_extensions import TypeVar
 from clew.session.events import SessionEvent, follow_request, wait_for_decision
 from clew.session.events.server import MODEL_CALL, describe, read_flights
 from clew.session.handle import SessionHandle
-from clew.session.reading import read_entries
+from clew.session.session_reads import read_entries
 from clew.session.transport import Pauses, read_answer
 from clew_workflows.contract import AwaitRequestInput, EntriesQuery
 from clew_workflows.contract.errors import RequestFailed

@@ -10,7 +10,7 @@ from temporalio.exceptions import ApplicationError
 
 from clew.local import Reply, scripted_model
 from clew_activities.archive import Archive, Store, StoreUnavailable
-from clew_activities.archive.blobs import Blobs
+from clew_activities.archive.blob_store import Blobs
 from clew_activities.model import call_model
 from clew_activities.providers import load_providers
 from clew_workflows.contract.content import Blob

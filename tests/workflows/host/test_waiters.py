@@ -12,7 +12,7 @@ from temporalio import workflow
 from temporalio.client import WorkflowUpdateStage
 
 from clew import Session
-from clew.contract import MAX_WAITERS
+from clew.contract.limits import MAX_WAITERS
 from clew_workflows.host import answers
 from clew_workflows.host.answers import Waiters
 from clew_workflows.host.execution import TimeLimits

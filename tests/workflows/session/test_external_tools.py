@@ -8,7 +8,7 @@ import pytest
 
 from clew.contract import ExternalToolSpec, ToolResultInput
 from clew.errors import InvalidInput, TooLarge, UnknownTool
-from clew_workflows.contract.names import MAX_TOOLS_BYTES
+from clew_workflows.contract.limits import MAX_TOOLS_BYTES
 from clew_workflows.contract.payloads import ConfigPayload
 from clew_workflows.protocol import Prepare, RequestedTool
 from clew_workflows.session import configuration, outside, subagents, tool_rounds

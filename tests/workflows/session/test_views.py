@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from pydantic_core import to_json
 
-from clew.contract import MAX_MESSAGE_BYTES, ContextQuery, EntriesQuery, PendingMessage, TranscriptQuery, WindowQuery
+from clew.contract import ContextQuery, EntriesQuery, PendingMessage, TranscriptQuery, WindowQuery
+from clew.contract.limits import MAX_MESSAGE_BYTES
 from clew.contract.payloads import OperationPayload
 from clew.errors import InvalidInput, InvalidTokenBudget
 from clew_activities.model.reply_in_progress import MAX_REPLY_BYTES

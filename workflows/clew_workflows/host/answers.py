@@ -11,8 +11,9 @@ from typing import Any
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
-from clew_workflows.contract import MAX_WAITERS, ContextQuery
+from clew_workflows.contract import ContextQuery
 from clew_workflows.contract.errors import CheckpointUnavailable, ClewError, Closed, make_refusal
+from clew_workflows.contract.limits import MAX_WAITERS
 from clew_workflows.contract.outputs import CheckpointReceipt, ConfigureReceipt, OperationReceipt, SummaryReceipt
 from clew_workflows.contract.payloads import ErrorPayload, SummaryPayload
 from clew_workflows.host import execution

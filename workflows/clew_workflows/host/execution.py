@@ -17,9 +17,9 @@ from temporalio.api.common.v1 import Payload
 from temporalio.common import Priority, RawValue, RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, RetryState, TimeoutType, is_cancelled_exception
 
-from clew_workflows.contract import WAIT_SECONDS
 from clew_workflows.contract.config import find_fairness_key
 from clew_workflows.contract.errors import ArchiveDamaged
+from clew_workflows.contract.limits import WAIT_SECONDS
 from clew_workflows.contract.names import choose_model_queue, name_tool_queue
 from clew_workflows.contract.outputs import ReplyProgress
 from clew_workflows.host.local_runs import LOCAL_RUNS

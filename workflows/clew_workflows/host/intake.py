@@ -18,8 +18,6 @@ from temporalio import workflow
 from temporalio.common import RawValue
 
 from clew_workflows.contract import (
-    MAX_MESSAGE_BYTES,
-    MAX_SYSTEM_PROMPT_BYTES,
     CloseInput,
     ConfigureInput,
     ContextOperation,
@@ -44,6 +42,7 @@ from clew_workflows.contract.errors import (
     RequestReused,
     make_refusal,
 )
+from clew_workflows.contract.limits import MAX_MESSAGE_BYTES, MAX_SYSTEM_PROMPT_BYTES
 from clew_workflows.host import execution, handlers, ingress
 from clew_workflows.host.runtime import Runtime
 from clew_workflows.protocol import CheckBlobs, Failure

@@ -10,13 +10,9 @@ from pydantic_core import to_json
 
 from clew_workflows.contract import ConfigureInput, ContextPolicy, SessionConfig
 from clew_workflows.contract.errors import Refusal, TooLarge, UnknownTool
+from clew_workflows.contract.limits import MAX_METADATA_BYTES, MAX_METADATA_NAMES
 from clew_workflows.contract.messages import canonicalize
-from clew_workflows.contract.names import (
-    BUILT_IN_TOOLS,
-    MAX_METADATA_BYTES,
-    MAX_METADATA_NAMES,
-    is_selected,
-)
+from clew_workflows.contract.names import BUILT_IN_TOOLS, is_selected
 from clew_workflows.contract.payloads import ConfigPayload
 from clew_workflows.contract.policy import resolve
 from clew_workflows.protocol import Failure, Prepared, ResolvedAgent, ResolvedTool

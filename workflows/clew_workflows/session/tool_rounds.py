@@ -17,11 +17,12 @@ from pydantic_core import from_json, to_json
 
 from clew_workflows.contract import LateResultInput, RunSettings
 from clew_workflows.contract.config import ExternalToolSpec
-from clew_workflows.contract.content import MAX_MESSAGE_BLOB_BYTES, MAX_PARTS, Part, get_text, read_parts
+from clew_workflows.contract.content import Part, get_text, read_parts
 from clew_workflows.contract.errors import InvalidInput
+from clew_workflows.contract.limits import MAX_ARGUMENT_STEPS, MAX_MESSAGE_BLOB_BYTES, MAX_PARTS
 from clew_workflows.contract.messages import ToolSpec, canonicalize, find_data_url, replace_data, truncate_result
 from clew_workflows.contract.names import selects
-from clew_workflows.contract.schemas import MAX_ARGUMENT_STEPS, StepCounter
+from clew_workflows.contract.schemas import StepCounter
 from clew_workflows.protocol import (
     Failure,
     FunctionRoute,

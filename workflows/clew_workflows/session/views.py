@@ -10,7 +10,6 @@ from typing import Any, Literal
 from pydantic_core import to_json
 
 from clew_workflows.contract import (
-    MAX_PAGE_BYTES,
     ContextOperation,
     ContextQuery,
     EntriesQuery,
@@ -21,6 +20,7 @@ from clew_workflows.contract import (
     WindowQuery,
 )
 from clew_workflows.contract.errors import Archived, ContextOverflow, InvalidInput
+from clew_workflows.contract.limits import MAX_PAGE_BYTES
 from clew_workflows.contract.messages import ToolSpec, compute_digest
 from clew_workflows.contract.outcomes import Usage, compute_cost_usd
 from clew_workflows.contract.outputs import (

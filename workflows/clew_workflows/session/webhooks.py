@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
+from clew_workflows.contract.limits import MAX_NAMED_CALLS
 from clew_workflows.contract.messages import compute_digest
 from clew_workflows.contract.payloads import RunPayload
 from clew_workflows.contract.webhooks import (
-    MAX_NAMED_CALLS,
     EventType,
     WaitingCall,
     Webhook,

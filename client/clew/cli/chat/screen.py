@@ -33,7 +33,7 @@ from clew.session.events import (
     ToolStarted,
     Voided,
 )
-from clew.session.reading import WaitingCall
+from clew.session.session_reads import WaitingCall
 from clew_workflows.contract.content import Content, list_media
 from clew_workflows.contract.messages import ToolCall
 from clew_workflows.contract.payloads import (

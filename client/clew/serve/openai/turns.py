@@ -24,9 +24,9 @@ from clew.serve.openai.refusals import InvalidValue, MissingParameter, ModelNotF
 from clew.serve.problems import TOO_LARGE, find_status
 from clew.serve.tenants import Reader
 from clew.session import Request, Session
-from clew.session.blobs import check_parts
 from clew.session.events import read_live_status
 from clew.session.events.feed import Feed
+from clew.session.session_blobs import check_parts
 from clew.session.transport import make_input
 from clew_workflows.contract import GET_BLOB_WORKFLOW, GetBlobInput
 from clew_workflows.contract.errors import (

@@ -25,7 +25,7 @@ from clew.session.events.types import (
     ToolProgressed,
     ToolStarted,
 )
-from clew.session.reading import WaitingCall
+from clew.session.session_reads import WaitingCall
 from clew_workflows.contract.messages import ToolCall
 from clew_workflows.contract.outputs import LiveStatus, PendingCall, ReplyProgress, ToolProgress
 from clew_workflows.contract.payloads import ApprovalPayload, AssistantMessage, RunPayload, ToolMessage

@@ -35,7 +35,7 @@ from clew.session.events.server import (
 )
 from clew.session.events.types import EntryCommitted, SessionEvent
 from clew.session.handle import SessionHandle
-from clew.session.reading import FollowedParts, list_calls_of_subagents, read_entries, read_newest_entry
+from clew.session.session_reads import FollowedParts, list_calls_of_subagents, read_entries, read_newest_entry
 from clew.session.transport import Pauses
 from clew_workflows.contract import EntriesQuery, FollowQuery
 from clew_workflows.contract.errors import ClewError, Closed, Interrupted, NotFound, UnknownRequest

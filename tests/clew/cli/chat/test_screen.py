@@ -32,7 +32,7 @@ from clew.session.events import (
     ToolProgressed,
     ToolStarted,
 )
-from clew.session.reading import WaitingCall
+from clew.session.session_reads import WaitingCall
 from clew_workflows.contract.messages import Citation, ProviderCall
 from clew_workflows.contract.outcomes import Usage
 from clew_workflows.contract.outputs import PendingCall

@@ -22,16 +22,16 @@ from starlette.routing import Route
 
 from clew_activities.providers import Redaction
 from clew_activities.received_media import NewMedia, Unusable
-from clew_activities.tools.mcp import connection, transports
-from clew_activities.tools.mcp import tools as tools_module
-from clew_activities.tools.mcp.settings import (
+from clew_activities.tools.mcp import mcp_connection, transports
+from clew_activities.tools.mcp import mcp_tools as tools_module
+from clew_activities.tools.mcp.mcp_settings import (
     HttpSettings,
     McpSettings,
     McpUnavailable,
     ProcessSettings,
     ServerSettings,
 )
-from clew_activities.tools.mcp.tools import McpTool, McpTools, UnknownMcpTool, make_catalog
+from clew_activities.tools.mcp.mcp_tools import McpTool, McpTools, UnknownMcpTool, make_catalog
 from clew_activities.tools.registry import Deployment
 from tests.support import bad_mcp_server
 from tests.support.media import make_pdf, make_png, make_wav
@@ -213,7 +213,7 @@ async def test_a_changed_list_of_tools_is_noticed() -> None:
 @pytest.mark.slow
 async def test_a_server_that_restarts_with_other_tools_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker has no sign of the restart of a server at a URL. While it is down its last list stands."""
-    monkeypatch.setattr(connection, "LIST_LIFE_SECONDS", 0)
+    monkeypatch.setattr(mcp_connection, "LIST_LIFE_SECONDS", 0)
     monkeypatch.setattr(tools_module, "LOOK_SECONDS", 60)
     port = find_port()
     with run_http_server(port) as settings:
@@ -298,7 +298,7 @@ async def test_a_server_that_hangs_in_a_call_is_replaced(
     bad: McpTools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A call times out, a ping gets no answer: the next call has a new process, and the log says why, once."""
-    monkeypatch.setattr(connection, "PING_SECONDS", 0.2)
+    monkeypatch.setattr(mcp_connection, "PING_SECONDS", 0.2)
     for _ in range(2):
         with pytest.raises(TimeoutError):
             await call_in_time(bad, "hang", 0.2)
@@ -310,7 +310,7 @@ async def test_a_server_that_hangs_in_a_call_is_replaced(
 
 async def test_a_server_that_answers_pings_and_no_calls_is_replaced(bad: McpTools, tmp_path: Path) -> None:
     """It is replaced after a few calls in a row without an answer."""
-    for _ in range(connection.MAX_UNANSWERED):
+    for _ in range(mcp_connection.MAX_UNANSWERED):
         with pytest.raises(TimeoutError):
             await call_in_time(bad, "lose", 0.1)
     assert await call_in_time(bad, "number", 30) == ('{"n": 1}', False)
@@ -325,7 +325,7 @@ async def test_a_slow_call_costs_no_server_that_goes_on_answering(good: McpTools
     add = await good.find("mcp__good__add")
     assert slow is not None
     assert add is not None
-    for _ in range(connection.MAX_UNANSWERED + 1):
+    for _ in range(mcp_connection.MAX_UNANSWERED + 1):
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.2):
                 await good.call(slow, {})
@@ -337,7 +337,7 @@ async def test_a_slow_call_costs_no_server_that_goes_on_answering(good: McpTools
 @pytest.mark.slow
 async def test_a_server_at_a_url_that_hangs_is_connected_to_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its session hangs, with each further request of it: the next call begins another one."""
-    monkeypatch.setattr(connection, "PING_SECONDS", 0.2)
+    monkeypatch.setattr(mcp_connection, "PING_SECONDS", 0.2)
     hung: set[str] = set()
     sessions = 0
 
@@ -456,7 +456,7 @@ async def test_a_server_that_cannot_be_reached_is_named(settings: ServerSettings
 
 async def test_a_server_that_never_answers_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A call of a server that never answers fails; its process ends although it ignores the end of its input."""
-    monkeypatch.setattr(connection, "CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr(mcp_connection, "CONNECT_SECONDS", 0.5)
     monkeypatch.setattr(transports, "GRACE_SECONDS", 0.2)
     tools = McpTools(McpSettings({"mute": make_bad(tmp_path, "mute")}))
     with pytest.raises(McpUnavailable, match="has not answered within"):

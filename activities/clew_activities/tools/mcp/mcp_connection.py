@@ -24,8 +24,8 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERS
 from pydantic import ValidationError
 
 from clew_activities.providers import Redaction
-from clew_activities.tools.mcp.answers import ToolsPage, make_tools_result, mend_result, read_tools
-from clew_activities.tools.mcp.settings import HttpSettings, McpRefused, McpUnavailable, ServerSettings
+from clew_activities.tools.mcp.mcp_settings import HttpSettings, McpRefused, McpUnavailable, ServerSettings
+from clew_activities.tools.mcp.server_answers import ToolsPage, make_tools_result, mend_result, read_tools
 from clew_activities.tools.mcp.transports import (
     SESSION_ENDED,
     ServerProcess,

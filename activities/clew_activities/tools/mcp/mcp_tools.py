@@ -21,7 +21,7 @@ from clew_activities.file_types import find_encoding, find_type
 from clew_activities.providers import Redaction
 from clew_activities.received_media import NewMedia, Unusable, decode_base64
 from clew_activities.tools.mcp.input_schemas import simplify_schema
-from clew_activities.tools.mcp.settings import McpSettings, McpUnavailable, find_missing_program
+from clew_activities.tools.mcp.mcp_settings import McpSettings, McpUnavailable, find_missing_program
 from clew_activities.tools.result_parts import Piece
 from clew_workflows.contract.content import is_text_type
 from clew_workflows.contract.messages import compute_digest
@@ -29,7 +29,7 @@ from clew_workflows.contract.names import ALL_TOOLS, find_server, make_tool_name
 from clew_workflows.session.tool_rounds import make_validator
 
 if TYPE_CHECKING:
-    from clew_activities.tools.mcp.connection import Listing, McpServer
+    from clew_activities.tools.mcp.mcp_connection import Listing, McpServer
 
 log = logging.getLogger("clew.worker")
 
@@ -206,7 +206,7 @@ class McpTools:
     def _get_server(self, name: str) -> McpServer:
         if name not in self._servers:
             # Only a worker that has servers needs the package `mcp`.
-            from clew_activities.tools.mcp.connection import McpServer  # noqa: PLC0415
+            from clew_activities.tools.mcp.mcp_connection import McpServer  # noqa: PLC0415
 
             self._servers[name] = McpServer(name, self._settings.servers[name], self._redaction)
         return self._servers[name]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from clew_activities.archive import Archive, ObjectDamaged, Store, StoreUnavailable
-from clew_activities.archive.blobs import CHECKED_AT_ONCE, Blobs, check_description, list_blobs, read_description
+from clew_activities.archive.blob_store import CHECKED_AT_ONCE, Blobs, check_description, list_blobs, read_description
 from clew_workflows.contract.content import Blob
 from clew_workflows.contract.errors import ContentMismatch, NewerVersion, UnknownBlob, UnsupportedContent
 from clew_workflows.thread.entries import Entry

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clew.comparison import AS_IT_WAS, Trial, compare_policies
 from clew.errors import ContextOverflow, InvalidInput, InvalidTokenBudget
 from clew_workflows.contract.outcomes import Price
 from clew_workflows.contract.policy import ClearToolResults, ContextPolicy
 from clew_workflows.thread.context.blocks import Rendering
-from clew_workflows.thread.context.comparison import AS_IT_WAS, Trial, compare_policies
 from clew_workflows.thread.context.contexts import build_context
 from clew_workflows.thread.context.projection import Projection
 from clew_workflows.thread.entries import DEFAULT_LANE

@@ -23,15 +23,15 @@ from temporalio.converter import WorkflowSerializationContext
 from temporalio.service import RPCError
 
 from clew_activities.archive.archive import Archive
+from clew_activities.archive.archive_errors import ObjectDamaged, ObjectMissing, translate_archive_errors
 from clew_activities.archive.ended_runs import describe_run
-from clew_activities.archive.errors import ObjectDamaged, ObjectMissing, translate_archive_errors
 from clew_activities.archive.formats import hash_bytes
 from clew_activities.heartbeats import send_heartbeats
 from clew_activities.inspection import Inspected, Inspection, choose_type
 from clew_workflows.contract import GetBlobInput, PutBlobInput
-from clew_workflows.contract.content import MAX_BLOB_BYTES, Blob, iterate_blobs
+from clew_workflows.contract.content import Blob, iterate_blobs
 from clew_workflows.contract.errors import ContentMismatch, InvalidInput, Refusal, TooLarge, UnknownBlob
-from clew_workflows.contract.names import MAX_CHUNK_BYTES
+from clew_workflows.contract.limits import MAX_BLOB_BYTES, MAX_CHUNK_BYTES
 from clew_workflows.contract.outputs import BlobPage, BlobReceipt
 from clew_workflows.contract.payloads import AssistantMessage, OperationPayload, ToolMessage, UserMessage
 from clew_workflows.protocol import BlobProblem, BlobsChecked, CheckBlobs, EndUpload

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from clew_activities.received_media import NewMedia
-from clew_activities.tools.mcp.settings import HttpSettings, McpUnusable, ProcessSettings, read_mcp_settings
-from clew_activities.tools.mcp.tools import McpTools, make_result_pieces, make_result_text
+from clew_activities.tools.mcp.mcp_settings import HttpSettings, McpUnusable, ProcessSettings, read_mcp_settings
+from clew_activities.tools.mcp.mcp_tools import McpTools, make_result_pieces, make_result_text
 
 
 def read(folder: Path, document: Any, **environ: str) -> Any:

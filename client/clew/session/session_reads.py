@@ -8,12 +8,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, Unpack
 
+from pydantic import BaseModel
 from pydantic_core import to_json
 
 from clew.content import AnyContent, Media
-from clew.session.blobs import SessionBlobs
 from clew.session.handle import QUERY_SECONDS, SessionHandle
-from clew.session.options import EntryFilters
+from clew.session.keywords import EntryFilters
+from clew.session.session_blobs import SessionBlobs
 from clew.session.transport import dump_input, make_input
 from clew_workflows.contract import (
     READ_CONTEXT_WORKFLOW,
@@ -490,9 +491,9 @@ class SessionReads:
             return await self._store_media(message)
         return {"role": "user", "content": await self._blobs.make_content(message)}
 
-    async def _store_media(self, message: Mapping[str, Any]) -> dict[str, Any]:
+    async def _store_media(self, message: BaseModel | Mapping[str, Any]) -> dict[str, Any]:
         """Store what the content of a message has of bytes."""
-        stored = dict(message)
+        stored = dump_input(message) if isinstance(message, BaseModel) else dict(message)
         if isinstance(content := stored.get("content"), list | tuple | Media):
             stored["content"] = await self._blobs.make_content(content)
         return stored

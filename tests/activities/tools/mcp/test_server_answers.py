@@ -12,8 +12,8 @@ import pytest
 from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCResponse
 from mcp_types.methods import SERVER_RESULTS, parse_server_result
 
-from clew_activities.tools.mcp.answers import make_tools_result, mend_result, read_message, read_tools
-from clew_activities.tools.mcp.tools import make_catalog, make_result_pieces, make_result_text
+from clew_activities.tools.mcp.mcp_tools import make_catalog, make_result_pieces, make_result_text
+from clew_activities.tools.mcp.server_answers import make_tools_result, mend_result, read_message, read_tools
 
 VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28")
 ODD: tuple[Any, ...] = (None, "", "odd", 0, 7, -1.5, True, False, [], [None], {}, {"odd": None}, "\n", "x" * 500)

@@ -18,7 +18,7 @@ from mcp_types.version import LATEST_HANDSHAKE_VERSION, MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 from pydantic_core import to_json
 
-from clew_activities.tools.mcp.settings import McpRefused, McpUnavailable
+from clew_activities.tools.mcp.mcp_settings import McpRefused, McpUnavailable
 
 Json = dict[str, Any]
 

@@ -13,8 +13,8 @@ import pytest
 from clew import Clew, Session
 from clew.errors import InvalidInput, SearchAttributesMissing
 from clew.local import Reply, temporal_server
-from clew.session.listing import parse_since
-from clew_activities.archive import Archive, Head, Store, listing
+from clew.session.session_lists import parse_since
+from clew_activities.archive import Archive, Head, Store, archived_sessions
 from clew_workflows.contract.lists import ListSessionsInput, SessionSummary
 from tests.support.rolling import make_id, run_rolling_worker
 from tests.support.stack import Stack
@@ -156,8 +156,8 @@ async def test_pages_have_each_archived_session_once(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the order of their ids, whatever the pages' size; a damaged head hides no other session."""
-    monkeypatch.setattr(listing, "MAX_ROWS", 7)
-    monkeypatch.setattr(listing, "BATCH", 5)
+    monkeypatch.setattr(archived_sessions, "MAX_ROWS", 7)
+    monkeypatch.setattr(archived_sessions, "BATCH", 5)
     store = Store.from_url(tmp_path.as_uri() if kind == "folder" else "memory://")
     archive = Archive(store, "default")
     ids = [f"s.{number}-{'x' * (number % 3)}" for number in range(40)]
@@ -166,7 +166,7 @@ async def test_pages_have_each_archived_session_once(
         head = Head(session_id=summary.session_id, family=summary.session_id, status="closed", summary=summary)
         await archive.set_head(head, None)
     await store.put("default/sessions/s-s.99.json", b"{")
-    activities = listing.ListingActivities(archive)
+    activities = archived_sessions.ListingActivities(archive)
 
     async def read_all(**filters: Any) -> list[str]:
         listed: list[str] = []

@@ -14,10 +14,10 @@ from pydantic import BaseModel
 
 from clew.content import File, Image, clean_name
 from clew.errors import ArchiveDamaged, InvalidInput, TooLarge
-from clew.session.blobs import AT_ONCE, SessionBlobs
 from clew.session.handle import SessionHandle
-from clew_workflows.contract import GET_BLOB_WORKFLOW, MAX_CHUNK_BYTES
-from clew_workflows.contract.content import MAX_BLOB_BYTES
+from clew.session.session_blobs import AT_ONCE, SessionBlobs
+from clew_workflows.contract import GET_BLOB_WORKFLOW
+from clew_workflows.contract.limits import MAX_BLOB_BYTES, MAX_CHUNK_BYTES
 
 
 class Service:

@@ -11,11 +11,12 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from clew_activities.archive import Archive
-from clew_activities.archive.errors import translate_archive_errors
+from clew_activities.archive.archive_errors import translate_archive_errors
 from clew_activities.archive.thread_source import ThreadLocation, Threads, query_started_session
 from clew_activities.heartbeats import send_heartbeats
-from clew_workflows.contract import MAX_PAGE_BYTES, ReadContextInput, ReadThreadInput
+from clew_workflows.contract import ReadContextInput, ReadThreadInput
 from clew_workflows.contract.errors import Archived, ClewError, InvalidInput
+from clew_workflows.contract.limits import MAX_PAGE_BYTES
 from clew_workflows.contract.payloads import Recipe
 from clew_workflows.host import ingress
 from clew_workflows.session import views

@@ -13,10 +13,10 @@ from temporalio import activity
 
 from clew.session.namespace import find_registered
 from clew_activities.archive import Archive, ObjectDamaged
-from clew_activities.archive.errors import KeyMissing, translate_archive_errors
+from clew_activities.archive.archive_errors import KeyMissing, translate_archive_errors
 from clew_activities.heartbeats import send_heartbeats
-from clew_workflows.contract import MAX_PAGE_BYTES
 from clew_workflows.contract.errors import NewerVersion
+from clew_workflows.contract.limits import MAX_PAGE_BYTES
 from clew_workflows.contract.lists import SEARCH_ATTRIBUTES, ListSessionsInput, SessionsPage, SessionSummary, matches
 
 log = logging.getLogger("clew.worker")

@@ -13,13 +13,14 @@ import urllib.error
 import urllib.request
 from base64 import b64decode, b64encode
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from os import PathLike
-from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
 
+from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 from clew.content import AnyContent, ContentPart, File, Image, Media, clean_name, guess_text_type
@@ -35,7 +36,7 @@ from clew_workflows.contract import (
     PutBlobInput,
     StartUploadInput,
 )
-from clew_workflows.contract.content import MAX_BLOB_BYTES, MAX_PARTS, Blob, Content, Part, get_blob, list_media
+from clew_workflows.contract.content import Blob, Content, Part, get_blob, list_media
 from clew_workflows.contract.errors import (
     ArchiveDamaged,
     ArchiveUnavailable,
@@ -44,7 +45,7 @@ from clew_workflows.contract.errors import (
     TooLarge,
     UnsupportedContent,
 )
-from clew_workflows.contract.names import MAX_CHUNK_BYTES
+from clew_workflows.contract.limits import MAX_BLOB_BYTES, MAX_CHUNK_BYTES, MAX_PARTS
 from clew_workflows.contract.outputs import BlobPage, BlobReceipt, UploadReceipt
 from clew_workflows.contract.payloads import MessagePayload, OperationPayload
 from clew_workflows.encryption import find_sealer
@@ -63,6 +64,8 @@ UPLOAD_TIMEOUT = 60.0
 
 BlobSource = bytes | str | PathLike[str] | AsyncIterable[bytes]
 """The bytes of a blob: themselves, the path of their file, or a stream of pieces."""
+Upload = Callable[[bytes, str, str | None], Awaitable[Blob]]
+"""Stores bytes, which have a digest and a media type, and returns the description of the blob."""
 
 
 def check_parts(content: Any) -> None:
@@ -88,69 +91,17 @@ class SessionBlobs:
         self, source: BlobSource, media_type: str | None = None, name: str | None = None, *, direct: bool = False
     ) -> Blob:
         """Store a blob and return its description. `direct`: it is uploaded to the store itself."""
-        name = clean_name(name) if name is not None else None
-        if isinstance(source, str | PathLike):
-            path = Path(source)
-            name = name or clean_name(path.name)
-            media_type = media_type or guess_text_type(path.name)
-            # A huge file is not read to its end.
-            source = await asyncio.to_thread(File.from_path(path).read, MAX_BLOB_BYTES)
         media_type = media_type or guess_text_type(name or "")
-        if direct and not isinstance(source, bytes):
-            source = await _collect(source)
-        if isinstance(source, bytes):
-            return await self._put_bytes(source, media_type, name, direct=direct)
-        return await self._put_stream(source, media_type, name)
-
-    async def start_upload(self, **fields: Any) -> UploadReceipt:
-        """Have a worker sign a URL. The fields are those of `StartUploadInput`."""
-        command = make_input(StartUploadInput, {**fields, "session_id": self._handle.session_id})
-        # The history has the URL.
-        answer = await self._handle.run_service(START_UPLOAD_WORKFLOW, command, keeps_history=False)
-        return UploadReceipt.model_validate(answer)
-
-    async def finish_upload(self, upload_id: str) -> Blob:
-        """Have a worker verify and store what was uploaded, and return its description."""
-        query = {"session_id": self._handle.session_id, "upload_id": upload_id}
-        answer = await self._handle.run_service(
-            FINISH_UPLOAD_WORKFLOW, make_input(FinishUploadInput, query), keeps_history=False
-        )
-        return _get_blob(BlobReceipt.model_validate(answer))
-
-    async def read(self, blob: Blob | str) -> AsyncGenerator[bytes, None]:
-        """Read a blob in pieces, some ahead of the caller, and verify its digest at the end."""
-        digest = blob if isinstance(blob, str) else blob["digest"]
-        first, total = await self._read_page(digest, 0)
-        if not first:
-            raise ArchiveDamaged(f"blob {digest[:12]}: its first page is empty")
-        hashed = hashlib.sha256(first)
-        yield first
-        later: deque[asyncio.Task[tuple[bytes, int]]] = deque()
-        try:
-            offset = len(first)
-            while offset < total or later:
-                while offset < total and len(later) < PAGES_AHEAD:
-                    later.append(asyncio.create_task(self._read_page(digest, offset)))
-                    offset += len(first)
-                data, _ = await later.popleft()
-                hashed.update(data)
-                yield data
-        finally:
-            for task in later:
-                task.cancel()
-            await asyncio.gather(*later, return_exceptions=True)
-        if hashed.hexdigest() != digest:
-            raise ArchiveDamaged(f"blob {digest[:12]}: the bytes that were read do not have its digest")
-
-    async def _read_page(self, digest: str, offset: int) -> tuple[bytes, int]:
-        """Read a page of a blob. Returns its bytes, and how many the blob has in all."""
-        query = {"session_id": self._handle.session_id, "digest": digest, "offset": offset}
-        label = f"{digest[:LABEL_CHARACTERS]}-{offset}"
-        answer = await self._handle.run_service(
-            GET_BLOB_WORKFLOW, make_input(GetBlobInput, query), keeps_history=False, label=label
-        )
-        page = BlobPage.model_validate(answer)
-        return b64decode(page.data), page.blob["bytes"]
+        if isinstance(source, str | PathLike):
+            media = File.from_path(source, media_type=media_type, name=name)
+        elif isinstance(source, bytes):
+            media = File.from_bytes(source, media_type, name)
+        elif direct:
+            # A request to a signed URL names its length before its bytes.
+            media = File.from_bytes(b"".join([piece async for piece in _limit(source)]), media_type, name)
+        else:
+            return await self._put_stream(source, media_type, name)
+        return await self._put_media(media, self._upload_directly if direct else self._upload)
 
     async def make_content(self, content: AnyContent) -> Content:
         """Make the content of a message, after storing what it has of bytes."""
@@ -161,115 +112,154 @@ class SessionBlobs:
         return list(await asyncio.gather(*map(self._make_part, parts)))
 
     async def _make_part(self, part: ContentPart) -> Part:
-        if isinstance(part, str):
-            return {"type": "text", "text": part}
-        if isinstance(part, Mapping):
-            return cast("Part", dict(part))
-        if not isinstance(part, Media):
-            raise InvalidInput(
-                f"content: a part is a text, an Image, an Audio, a File or a part as JSON, not {type(part).__name__}"
-            )
-        detail: Any = {"detail": part.detail} if isinstance(part, Image) and part.detail else {}
-        if isinstance(part, Image) and part.url is not None:
-            return cast("Part", {"type": "image", "url": part.url, **detail})
-        blob = part.blob or await self._put_bytes(
-            await asyncio.to_thread(part.read, MAX_BLOB_BYTES), part.media_type, part.name
-        )
-        made: Any = {"type": part.kind, "blob": blob, **detail}
+        made: Any
+        match part:
+            case str():
+                made = {"type": "text", "text": part}
+            case Mapping():
+                made = dict(part)
+            case Image(url=str(url)):
+                made = {"type": "image", "url": url}
+            case Media():
+                made = {"type": part.kind, "blob": part.blob or await self._put_media(part, self._upload)}
+            case _:
+                kind = type(part).__name__
+                raise InvalidInput(
+                    f"content: a part is a text, an Image, an Audio, a File or a part as JSON, not {kind}"
+                )
+        if isinstance(part, Image) and part.detail:
+            made["detail"] = part.detail
         return cast("Part", made)
 
-    async def _put_bytes(
-        self, data: bytes, media_type: str | None, name: str | None, *, direct: bool = False
-    ) -> Blob:
-        """Store bytes, unless this handle has stored them before."""
-        if len(data) > MAX_BLOB_BYTES:
-            raise TooLarge(f"the blob has {len(data)} bytes, at most {MAX_BLOB_BYTES} are stored")
+    async def _put_media(self, media: Media, upload: Upload) -> Blob:
+        """Store the bytes of a part, unless this handle has stored them before."""
+        data = await asyncio.to_thread(media.read, MAX_BLOB_BYTES)
         digest = await asyncio.to_thread(lambda: hashlib.sha256(data).hexdigest())
-        key = (digest, media_type)
+        key = (digest, media.media_type)
         if self._handle.lacks_blobs:
             self._known.clear()
             self._handle.lacks_blobs = False
         async with self._locks.setdefault(key, asyncio.Lock()):
             if (known := self._known.get(key)) is None:
-                upload = self._upload_directly if direct else self._upload
-                known = await upload(data, digest, media_type)
+                known = await upload(data, digest, media.media_type)
                 if len(self._known) >= MAX_KNOWN:
                     del self._known[next(iter(self._known))]
                 self._known[key] = known
         self._locks.pop(key, None)
-        return cast("Blob", {**known, "name": name} if name else dict(known))
+        return cast("Blob", {**known, "name": media.name} if media.name else dict(known))
+
+    # Through Temporal, in chunks. The last one describes the blob, and is sent when all others are stored.
 
     async def _upload(self, data: bytes, digest: str, media_type: str | None) -> Blob:
-        chunks = [data[start : start + MAX_CHUNK_BYTES] for start in range(0, len(data), MAX_CHUNK_BYTES)] or [b""]
+        *chunks, last = [data[at : at + MAX_CHUNK_BYTES] for at in range(0, len(data), MAX_CHUNK_BYTES)] or [b""]
         # The same bytes have the same upload: one that was interrupted leaves nothing that the next does not replace.
-        upload_id = digest if len(chunks) > 1 else None
+        upload_id = digest if chunks else None
         try:
             async with asyncio.TaskGroup() as tasks:
-                for part, chunk in enumerate(chunks[:-1]):
-                    tasks.create_task(self._send(chunk, upload_id=upload_id, part=part, last=False))
+                for part, chunk in enumerate(chunks):
+                    tasks.create_task(self._send(chunk, upload_id, part))
         except* ClewError as failed:
             # Callers know the errors of the contract, and no groups.
             raise failed.exceptions[0] from None
-        last = await self._send(
-            chunks[-1], upload_id=upload_id, part=len(chunks) - 1, last=True, media_type=media_type, digest=digest
-        )
-        return _get_blob(last)
+        return await self._send_last(last, upload_id, len(chunks), digest=digest, media_type=media_type)
+
+    async def _put_stream(self, stream: AsyncIterable[bytes], media_type: str | None, name: str | None) -> Blob:
+        """Store a stream. One chunk of it is in memory."""
+        upload_id, part, waiting, hashed = secrets.token_hex(16), 0, bytearray(), hashlib.sha256()
+        async for piece in _limit(stream):
+            hashed.update(piece)
+            waiting += piece
+            # The last chunk is not known before the end.
+            while len(waiting) > MAX_CHUNK_BYTES:
+                await self._send(bytes(waiting[:MAX_CHUNK_BYTES]), upload_id, part)
+                del waiting[:MAX_CHUNK_BYTES]
+                part += 1
+        described = {"digest": hashed.hexdigest(), "media_type": media_type, "name": clean_name(name or "")}
+        return await self._send_last(bytes(waiting), upload_id if part else None, part, **described)
+
+    async def _send_last(self, data: bytes, upload_id: str | None, part: int, **described: str | None) -> Blob:
+        return _get_blob(await self._send(data, upload_id, part, last=True, **described))
+
+    async def _send(self, data: bytes, upload_id: str | None = None, part: int = 0, **fields: Any) -> BlobReceipt:
+        fields = {"last": False, **fields, "upload_id": upload_id, "part": part, "data": b64encode(data).decode()}
+        label = f"{(upload_id or fields['digest'])[:LABEL_CHARACTERS]}-{part}"
+        async with self._free:
+            # The worker deletes the histories of the other chunks with the last one.
+            keeps = not fields["last"]
+            answer = await self._run(PUT_BLOB_WORKFLOW, PutBlobInput, fields, keeps_history=keeps, label=label)
+        return BlobReceipt.model_validate(answer)
+
+    # To the store itself, where it signs URLs.
+
+    async def start_upload(self, **fields: Any) -> UploadReceipt:
+        """Have a worker sign a URL. The fields are those of `StartUploadInput`."""
+        # The history, which has the URL, is deleted.
+        return UploadReceipt.model_validate(await self._run(START_UPLOAD_WORKFLOW, StartUploadInput, fields))
+
+    async def finish_upload(self, upload_id: str) -> Blob:
+        """Have a worker verify and store what was uploaded, and return its description."""
+        answer = await self._run(FINISH_UPLOAD_WORKFLOW, FinishUploadInput, {"upload_id": upload_id})
+        return _get_blob(BlobReceipt.model_validate(answer))
 
     async def _upload_directly(self, data: bytes, digest: str, media_type: str | None) -> Blob:
         """Upload bytes to the store, encrypted if this client encrypts."""
         if not data:
             raise UnsupportedContent("the blob is empty")
         sealer = find_sealer(self._handle.client.data_converter)
-        declared = {"bytes": len(data), "media_type": media_type, "digest": digest, "encrypted": sealer.is_on}
         async with self._free:
-            upload = await self.start_upload(**declared)
+            upload = await self.start_upload(
+                bytes=len(data), media_type=media_type, digest=digest, encrypted=sealer.is_on
+            )
             if upload.object_name is not None:
                 data = await asyncio.to_thread(sealer.seal, data, upload.object_name)
             await asyncio.to_thread(_send_bytes, upload, data)
             return await self.finish_upload(upload.upload_id)
 
-    async def _put_stream(self, stream: AsyncIterable[bytes], media_type: str | None, name: str | None) -> Blob:
-        """Store a stream. One chunk of it is in memory."""
-        upload_id, part, size, waiting, hashed = secrets.token_hex(16), 0, 0, bytearray(), hashlib.sha256()
-        async for piece in stream:
-            hashed.update(piece)
-            size += len(piece)
-            if size > MAX_BLOB_BYTES:
-                raise TooLarge(f"the blob has more than {MAX_BLOB_BYTES} bytes")
-            waiting += piece
-            # The last chunk is not known before the end.
-            while len(waiting) > MAX_CHUNK_BYTES:
-                await self._send(bytes(waiting[:MAX_CHUNK_BYTES]), upload_id=upload_id, part=part, last=False)
-                del waiting[:MAX_CHUNK_BYTES]
-                part += 1
-        last = await self._send(
-            bytes(waiting),
-            upload_id=upload_id if part else None,
-            part=part,
-            last=True,
-            media_type=media_type,
-            digest=hashed.hexdigest(),
-            name=name,
-        )
-        return _get_blob(last)
+    # Reading.
 
-    async def _send(self, data: bytes, **fields: Any) -> BlobReceipt:
-        fields = {**fields, "session_id": self._handle.session_id, "data": b64encode(data).decode()}
-        async with self._free:
-            # The worker deletes the histories of the other chunks with the last one.
-            answer = await self._handle.run_service(
-                PUT_BLOB_WORKFLOW,
-                make_input(PutBlobInput, fields),
-                keeps_history=not fields["last"],
-                label=_make_label(fields),
-            )
-        return BlobReceipt.model_validate(answer)
+    async def read(self, blob: Blob | str) -> AsyncGenerator[bytes, None]:
+        """Read a blob in pieces, some ahead of the caller, and verify its digest at the end."""
+        digest = blob if isinstance(blob, str) else blob["digest"]
+        first, total = await self._read_page(digest, 0)
+        if not first:
+            raise ArchiveDamaged(f"blob {digest[:12]}: its first page is empty")
+        hashed = hashlib.sha256(first)
+        yield first
+        offsets = iter(range(len(first), total, len(first)))
+        ahead: deque[asyncio.Task[tuple[bytes, int]]] = deque()
+        try:
+            while True:
+                for offset in islice(offsets, PAGES_AHEAD - len(ahead)):
+                    ahead.append(asyncio.create_task(self._read_page(digest, offset)))
+                if not ahead:
+                    break
+                data, _ = await ahead.popleft()
+                hashed.update(data)
+                yield data
+        finally:
+            for task in ahead:
+                task.cancel()
+            await asyncio.gather(*ahead, return_exceptions=True)
+        if hashed.hexdigest() != digest:
+            raise ArchiveDamaged(f"blob {digest[:12]}: the bytes that were read do not have its digest")
 
+    async def _read_page(self, digest: str, offset: int) -> tuple[bytes, int]:
+        """Read a page of a blob. Returns its bytes, and how many the blob has in all."""
+        query, label = {"digest": digest, "offset": offset}, f"{digest[:LABEL_CHARACTERS]}-{offset}"
+        page = BlobPage.model_validate(await self._run(GET_BLOB_WORKFLOW, GetBlobInput, query, label=label))
+        return b64decode(page.data), page.blob["bytes"]
 
-def _make_label(chunk: Mapping[str, Any]) -> str:
-    """Name a chunk in the id of its workflow: by its upload or the blob's digest, and its number."""
-    upload: str = chunk.get("upload_id") or chunk.get("digest") or ""
-    return f"{upload[:LABEL_CHARACTERS]}-{chunk.get('part', 0)}"
+    async def _run(
+        self,
+        workflow: str,
+        model: type[BaseModel],
+        fields: Mapping[str, Any],
+        *,
+        keeps_history: bool = False,
+        label: str = "",
+    ) -> dict[str, Any]:
+        command = make_input(model, {**fields, "session_id": self._handle.session_id})
+        return await self._handle.run_service(workflow, command, keeps_history=keeps_history, label=label)
 
 
 def _get_blob(receipt: BlobReceipt) -> Blob:
@@ -278,14 +268,14 @@ def _get_blob(receipt: BlobReceipt) -> Blob:
     return receipt.blob
 
 
-async def _collect(stream: AsyncIterable[bytes]) -> bytes:
-    """Read a stream into memory: a request to a signed URL names its length before its bytes."""
-    collected = bytearray()
+async def _limit(stream: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:
+    """Yield the pieces of a stream, as long as a blob may have so many bytes."""
+    size = 0
     async for piece in stream:
-        collected += piece
-        if len(collected) > MAX_BLOB_BYTES:
+        size += len(piece)
+        if size > MAX_BLOB_BYTES:
             raise TooLarge(f"the blob has more than {MAX_BLOB_BYTES} bytes")
-    return bytes(collected)
+        yield piece
 
 
 def _send_bytes(upload: UploadReceipt, data: bytes) -> None:
