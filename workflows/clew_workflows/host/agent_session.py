@@ -231,7 +231,6 @@ class AgentSession:
         if self._refusal or self._runtime.state.closed:
             return
         self._runtime.fullness.signals += 1
-        self._runtime.commands.give()
         if self._intake.leave_out(name):
             return
         # A refused one has neither an excerpt nor a size: workers with different keys see different bytes.

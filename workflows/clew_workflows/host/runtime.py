@@ -146,7 +146,6 @@ class Runtime:
             for them.
         waits: The time limits of the session's waits.
         fullness: How full the event history is.
-        commands: Gives workflow tasks a command that would have none.
         reconcile: Called when decisions were committed, to carry out what follows from them.
     """
 
@@ -160,7 +159,7 @@ class Runtime:
         self.rolling = False
         self.unconfirmed = 0
         self.reconcile: Callable[[], None] = _wait_for_begin
-        self.commands = TaskCommands()
+        self._commands = TaskCommands()
         self._settling: asyncio.Handle | None = None
         self._waits: dict[asyncio.Future[None], Callable[[], bool]] = {}
         self._error: BaseException | None = None
@@ -246,7 +245,7 @@ class Runtime:
         """End a workflow task, when nothing is left to do: the only condition that is looked at in each."""
         if self._error is not None:
             raise self._error
-        self.commands.ensure()
+        self._commands.ensure()
         return False
 
     def project(self, query: ContextQuery) -> Projection:

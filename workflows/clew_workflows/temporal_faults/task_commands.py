@@ -28,19 +28,18 @@ class TaskCommands:
     def __init__(self) -> None:
         self._seen = 0
 
-    def give(self) -> None:
-        """Give the current task a command, once: one more event. For what a replay may bring in parts.
+    def ensure(self) -> None:
+        """Give the current task a command, unless it has one: one more event. Called when the task has done its work.
 
-        A replay may bring the signals of a task before its updates, in an activation of their own.
+        The refusal of an update is none: the history does not have it.
         """
         task = workflow.info().get_current_history_length()
         if task != self._seen:
             self._seen = task
-            workflow.upsert_memo({MEMO_KEY: task})
+            runtime: Any = workflow._Runtime.current()
+            if all(_is_refusal(command) for command in runtime._current_completion.successful.commands):
+                workflow.upsert_memo({MEMO_KEY: task})
 
-    def ensure(self) -> None:
-        """Give the current task a command, unless it has one. Called when the task has done its work."""
-        runtime: Any = workflow._Runtime.current()
-        if runtime._current_completion.successful.commands:
-            self._seen = workflow.info().get_current_history_length()
-        self.give()
+
+def _is_refusal(command: Any) -> bool:
+    return bool(command.HasField("update_response") and command.update_response.HasField("rejected"))
