@@ -10,11 +10,10 @@ from temporalio.exceptions import ApplicationError
 
 from clew.local import Reply, scripted_model
 from clew_activities.archive import Archive, Store, StoreUnavailable
-from clew_activities.archive.blob_store import Blobs
+from clew_activities.archive.blobs import Blobs
 from clew_activities.model import call_model
 from clew_activities.providers import load_providers
 from clew_workflows.contract.content import Blob
-from clew_workflows.host.retries import MAX_WASTED_ATTEMPTS
 from clew_workflows.protocol import ModelAnswered
 from tests.support.media import make_png
 from tests.support.model_calls import Queried, make_activities, make_environment, open_session
@@ -59,7 +58,7 @@ async def test_a_reply_names_what_was_stored(monkeypatch: pytest.MonkeyPatch) ->
     assert len(answer.model_dump_json()) < 2000
 
 
-@pytest.mark.parametrize(("attempt", "is_final"), [(1, False), (MAX_WASTED_ATTEMPTS, True)])
+@pytest.mark.parametrize(("attempt", "is_final"), [(1, False), (call_model.MAX_WASTED_ATTEMPTS, True)])
 async def test_an_archive_that_takes_nothing_fails_the_attempt(
     monkeypatch: pytest.MonkeyPatch, attempt: int, is_final: bool
 ) -> None:
