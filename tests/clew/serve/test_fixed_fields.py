@@ -165,7 +165,7 @@ def list_requests(chance: random.Random, count: int, token: str) -> Iterator[tup
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", range(2))
 async def test_a_provider_gets_what_the_agent_fixes(stack: Stack, seed: int) -> None:
-    """No caller changes what the agent fixes, by any route; the provider gets what the caller may choose beside it."""
+    """No caller changes what the agent fixes, by any route; the provider gets what callers may choose beside it."""
     model, refused, taken, seen = stack.add_model('{"a": "x"}'), 0, 0, 1
     agent = Agent("shop", model=model, system_prompt=PROMPT, tools=["add"], model_options={"max_output_tokens": 100})
     clew = Clew(stack.clew.temporal, make_id())
