@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -89,7 +89,8 @@ def make_activities(
     return ModelActivities(providers, http, Deployment(digest, McpTools()), hooks, media=media, blobs=blobs)
 
 
-async def make_environment(queried: Queried, attempt: int = 1) -> ActivityEnvironment:
+async def make_environment(queried: Queried, attempt: int = 1, beats: Sequence[Any] = ()) -> ActivityEnvironment:
+    """Make the environment of an attempt. `beats`: the details of the last heartbeat of the one before."""
     client = await Client.connect(
         "127.0.0.1:1", lazy=True, interceptors=[queried], data_converter=pydantic_data_converter
     )
@@ -97,7 +98,12 @@ async def make_environment(queried: Queried, attempt: int = 1) -> ActivityEnviro
     # The SDK's own time is a second, which a busy machine may take.
     time = timedelta(seconds=PATIENCE_SECONDS)
     made.info = replace(
-        made.info, workflow_id="s-1", workflow_run_id="run-of-s-1", attempt=attempt, start_to_close_timeout=time
+        made.info,
+        workflow_id="s-1",
+        workflow_run_id="run-of-s-1",
+        attempt=attempt,
+        heartbeat_details=beats,
+        start_to_close_timeout=time,
     )
     return made
 

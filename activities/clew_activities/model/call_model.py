@@ -90,8 +90,10 @@ FIRST_PAUSE_SECONDS = 0.5
 """How often an attempt tries to store what a model has drawn, and the first pause between, which doubles."""
 MAX_UNCHECKED_ATTEMPTS = 3
 """Attempts after which a call is not made because hooks have not checked its request."""
+WASTED = ("empty_reply", "truncated_stream")
+"""The failures of attempts that were paid for, and came to nothing."""
 MAX_WASTED_ATTEMPTS = 3
-"""Attempts after which an empty or truncated reply is final: each attempt was paid for."""
+"""So many of them, and the last is final."""
 ATTEMPTS_BEFORE_FALLBACK = 3
 """Attempts after which an outage is final, if the run has a fallback."""
 TIME_BEFORE_FALLBACK = timedelta(seconds=5)
@@ -156,7 +158,8 @@ class ModelActivities:
                 return Outdated(deployment="", hooks=self._hooks)
             if call.checks is not None and not set(self._hooks) <= set(call.checks):
                 # Workers are being replaced: the one that resolved the configuration has fewer hooks than this one.
-                final = activity.info().attempt >= MAX_UNCHECKED_ATTEMPTS
+                final = reading.note_fault("unchecked") >= MAX_UNCHECKED_ATTEMPTS
+                activity.heartbeat(*reading.describe())
                 raise ApplicationError(FEWER_HOOKS, type="hook_failed", non_retryable=final)
             if call.limited is not None and call.limited != self._limited:
                 return Outdated(deployment="", hooks=self._hooks)
@@ -320,8 +323,8 @@ class ModelActivities:
             except ArchiveError as error:
                 if not left:
                     # The next attempt reads what this one has used.
+                    is_final = reading.note_fault("wasted") >= MAX_WASTED_ATTEMPTS
                     activity.heartbeat(*reading.describe())
-                    is_final = activity.info().attempt >= MAX_WASTED_ATTEMPTS
                     message = f"the model has drawn, and the archive does not take it: {error}"
                     raise ApplicationError(message, type="archive_unavailable", non_retryable=is_final) from None
             await asyncio.sleep(pause)
@@ -348,7 +351,8 @@ class ModelActivities:
         falls_back = reading.call.has_fallback and error.type in OUTAGES
         if error.type == ContentRefused.type and (text := reading.text):
             error.details["text"] = text[:MAX_REFUSED_CHARACTERS]
-        failure = make_provider_failure(error)
+        is_wasted = error.type in WASTED and reading.note_fault("wasted") >= MAX_WASTED_ATTEMPTS
+        failure = make_provider_failure(error, is_final=is_wasted)
         is_unknown = isinstance(error, Unreachable) and reading.call.model.partition(":")[0] not in self._reached
         is_away = self._outages.has(reading.call.model)
         is_final = (falls_back and (is_away or _is_lasting(failure, reading))) or (
@@ -361,7 +365,7 @@ class ModelActivities:
         if falls_back:
             self._outages.note(reading.call.model)
         interrupted = await reading.interrupt(keeps_text=error.type != ContentRefused.type and not falls_back)
-        return make_provider_failure(error, interrupted, is_final=is_final)
+        return make_provider_failure(error, interrupted, is_final=is_final or is_wasted)
 
 
 class Outages:
@@ -508,7 +512,6 @@ def make_provider_failure(
 
     Its details are those of the error, then the answer from what was read of the reply.
     """
-    wasted = error.type in ("empty_reply", "truncated_stream") and activity.info().attempt >= MAX_WASTED_ATTEMPTS
     details = error.details | ({"status": error.status} if error.status else {})
     if interrupted:
         values: list[Any] = [details, interrupted]
@@ -518,6 +521,6 @@ def make_provider_failure(
         error.message,
         *values,
         type=error.type,
-        non_retryable=is_final or wasted or not error.retryable,
+        non_retryable=is_final or not error.retryable,
         next_retry_delay=None if error.retry_after is None else timedelta(seconds=error.retry_after),
     )

@@ -10,6 +10,7 @@ from datetime import timedelta
 from functools import cached_property
 from typing import Any
 
+from pydantic import TypeAdapter
 from pydantic_core import to_json
 from temporalio import activity
 
@@ -37,6 +38,7 @@ MAX_REPLY_BYTES = 600_000
 """Largest reply, in bytes of JSON, so that its entry fits on one page of a query."""
 CHARACTERS_PER_TOKEN = 4
 """For output that is not counted: the arguments of tool calls, and what heartbeats report."""
+_FAULTS = TypeAdapter(dict[str, int])
 
 
 class ReplyInProgress:
@@ -76,8 +78,8 @@ class ReplyInProgress:
     def describe(self) -> tuple[Any, ...]:
         """Make a heartbeat's details: a `ReplyProgress`, and once the reply has begun the answer without its text.
 
-        If no attempt follows, the session makes the interrupted reply of both. The third, if there was one, is the
-        usage of earlier attempts: the next attempt reads it, and that of this one.
+        If no attempt follows, the session makes the interrupted reply of both. The next attempt reads the usage of
+        earlier ones, which is the third, and why they have failed, the fourth; they stand there if there are any.
         """
         decoder = self.decoder
         text, thinking = (decoder.text, decoder.thinking) if decoder else ("", "")
@@ -93,13 +95,25 @@ class ReplyInProgress:
             thinking=thinking[-MAX_STREAMED_CHARACTERS:] or None,
             tool_name=decoder.tool_name if decoder else None,
         ).as_dict()
-        earlier = (self.earlier_usage.as_dict(),) if self.earlier_usage else ()
+        earlier = (self.earlier_usage and self.earlier_usage.as_dict(), self._faults or None)
         if not self.has_begun:
-            return (progress, None, *earlier) if earlier else (progress,)
+            return (progress, None, *earlier) if any(earlier) else (progress,)
         answer = self._make_interrupted("", (len(text) + len(thinking)) // CHARACTERS_PER_TOKEN, None)
         # Their size has no bound, and only audits need them.
         answer = answer.model_copy(update={"truncated_tool_results": None, "fitting": None})
-        return progress, answer.model_dump(mode="json", exclude_defaults=True), *earlier
+        return progress, answer.model_dump(mode="json", exclude_defaults=True), *(earlier if any(earlier) else ())
+
+    def note_fault(self, fault: str) -> int:
+        """Note why this attempt comes to nothing. Returns how many attempts of the call have, for this reason.
+
+        An attempt that was lost with its worker, or that failed otherwise, does not count. The next heartbeat has it.
+        """
+        self._faults[fault] = self._faults.get(fault, 0) + 1
+        return self._faults[fault]
+
+    @cached_property
+    def _faults(self) -> dict[str, int]:
+        return _read_faults(activity.info().heartbeat_details)
 
     def measure(self) -> tuple[object, ...]:
         """Measure what heartbeats show: another value says that they show something new."""
@@ -207,9 +221,16 @@ def _read_earlier_usage(details: Sequence[Any]) -> Usage | None:
     with suppress(ValueError):
         if len(details) > 1 and details[1]:
             usage = usage.plus(ModelAnswered.model_validate(details[1]).reply.usage)
-        if len(details) > 2:
+        if len(details) > 2 and details[2]:
             usage = usage.plus(Usage.model_validate(details[2]))
     return usage if usage != Usage() else None
+
+
+def _read_faults(details: Sequence[Any]) -> dict[str, int]:
+    """Read from the last heartbeat of the attempt before how many attempts have failed for each reason."""
+    with suppress(ValueError):
+        return _FAULTS.validate_python(details[3] if len(details) > 3 and details[3] else {})
+    return {}
 
 
 async def count_reply(reply: ModelReply, call: CallModel) -> int:

@@ -40,7 +40,7 @@ from clew.session import Session
 from clew.session.events import SessionEvent
 from clew.session.handle import make_id
 from clew.session.request import Request as SessionRequest
-from clew.session.transport import make_input
+from clew.session.transport import check_input, make_input
 from clew_workflows.contract import (
     ApprovalInput,
     CancelInput,
@@ -666,7 +666,7 @@ async def preview(
     request: Request, caller: Authorized, session: Known, body: Annotated[PreviewInput, read_body(PreviewInput)]
 ) -> JSONResponse:
     """Read what a model would see, and what it would cost, if these messages were sent next."""
-    query = await work_on(request, measure_body(request), lambda: make_input(ContextQuery, _dump(body)))
+    query = await work_on(request, measure_body(request), lambda: check_input(make_input(ContextQuery, _dump(body))))
     assert query.pending is not None
     pending = [message.model_dump(mode="json", exclude_unset=True) for message in query.pending]
     context = await session.context(

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import to_json
 from temporalio import exceptions
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryRequest
@@ -43,6 +44,7 @@ from clew_workflows.contract.errors import (
     NotFound,
     NothingToSummarize,
     ServerUnreachable,
+    TooLarge,
     UnknownApproval,
     UnknownKey,
     UnknownToolCall,
@@ -50,6 +52,7 @@ from clew_workflows.contract.errors import (
     make_error,
     make_refusal,
 )
+from clew_workflows.contract.names import MAX_MESSAGE_BYTES
 from clew_workflows.contract.validation import translate_validation_error
 from clew_workflows.temporal_faults.cancelled_calls import keep_cancellations
 from clew_workflows.temporal_faults.refused_updates import raise_refusal
@@ -112,6 +115,18 @@ def _describe(tool: ExternalTool) -> dict[str, Any]:
 def dump_input(model: BaseModel) -> dict[str, Any]:
     """Make the JSON object of an input: the fields that are set."""
     return model.model_dump(mode="json", exclude_unset=True)
+
+
+def check_input(model: M) -> M:
+    """Return an input if it is not larger than sessions take, which they would say after it has come to a worker.
+
+    Raises:
+        TooLarge: It is.
+    """
+    size = len(to_json(dump_input(model)))
+    if size > MAX_MESSAGE_BYTES:
+        raise TooLarge(f"the input has {size} bytes, at most {MAX_MESSAGE_BYTES} are taken")
+    return model
 
 
 def translate_error(error: RPCError, session_id: str) -> ClewError:

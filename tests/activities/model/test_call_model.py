@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from http import HTTPStatus
@@ -58,13 +58,17 @@ async def fetch_context(queried: Queried) -> Context:
 
 
 async def call_once(
-    queried: Queried, *replies: Reply, attempt: int = 1, on_heartbeat: Callable[..., None] | None = None
+    queried: Queried,
+    *replies: Reply,
+    attempt: int = 1,
+    beats: Sequence[Any] = (),
+    on_heartbeat: Callable[..., None] | None = None,
 ) -> tuple[ModelAnswered, list[dict[str, Any]]]:
     """An attempt of the session's call, with the provider's replies in turn; what came back, and what was sent."""
     left = list(replies)
     async with scripted_model(lambda _body: left.pop(0)) as provider, httpx.AsyncClient(trust_env=False) as http:
         providers = load_providers({"CLEW_PROVIDER_SCRIPTED_BASE_URL": provider.base_url})
-        made = await make_environment(queried, attempt)
+        made = await make_environment(queried, attempt, beats)
         if on_heartbeat:
             made.on_heartbeat = on_heartbeat
         answer = await made.run(make_activities(providers, http).call_model, queried.session.call)
@@ -297,15 +301,33 @@ async def test_a_providers_failure_comes_in_the_terms_of_the_retry_policy(
 
 
 @pytest.mark.parametrize("reply", [Reply(""), Reply("a b c d", disconnect_after=2)])
-async def test_a_reply_that_came_to_nothing_is_final_at_the_third_attempt(reply: Reply) -> None:
-    """Each was paid for. What was not answered at all may be asked for as long as the request has time."""
-    assert [(await fail_call(reply, attempt=attempt)).non_retryable for attempt in (1, 2, 3, 4)] == [
-        False,
-        False,
-        True,
-        True,
-    ]
-    assert not (await fail_call(Reply("?", status=HTTPStatus.SERVICE_UNAVAILABLE), attempt=50)).non_retryable
+async def test_a_third_reply_that_came_to_nothing_is_final(reply: Reply) -> None:
+    """Each was paid for. An attempt that was lost, or that failed otherwise, is none of them."""
+    down = Reply("?", status=HTTPStatus.SERVICE_UNAVAILABLE)
+    assert await fail_in_turn(reply, None, down, reply, None, reply) == [False, False, False, True]
+    assert not (await fail_call(down, attempt=50)).non_retryable
+
+
+async def fail_in_turn(*replies: Reply | None) -> list[bool]:
+    """Make attempts of a call, each with what the one before has left; None: it is lost with its worker.
+
+    Returns:
+        Of each that was not lost, whether it is final.
+    """
+    ends: list[bool] = []
+    beats: list[tuple[Any, ...]] = [()]
+    for attempt, reply in enumerate(replies, 1):
+        if reply is not None:
+            with pytest.raises(ApplicationError) as caught:
+                await call_once(
+                    Queried(open_session()),
+                    reply,
+                    attempt=attempt,
+                    beats=beats[-1],
+                    on_heartbeat=lambda *details: beats.append(details),
+                )
+            ends.append(caught.value.non_retryable)
+    return ends
 
 
 @pytest.mark.parametrize(
@@ -460,17 +482,19 @@ async def test_a_call_for_another_deployment_calls_no_model() -> None:
         assert queried.queries == []
 
 
-@pytest.mark.parametrize(("attempt", "is_final"), [(2, False), (3, True)])
-async def test_a_worker_with_more_hooks_than_the_session_runs_calls_no_model(attempt: int, is_final: bool) -> None:
+async def test_a_worker_with_more_hooks_than_the_session_runs_calls_no_model() -> None:
     """A session that has just learned of fewer hooks is told to try another worker, three times in all."""
+    beats: list[tuple[Any, ...]] = [()]
     async with httpx.AsyncClient(trust_env=False) as http:
         activities = make_activities(load_providers({}), http, hooks=("request", "tool"))
         queried = Queried(open_session())
-        environment = await make_environment(queried, attempt=attempt)
         call = queried.session.call.model_copy(update={"hooks": None, "checks": ("tool",)})
-        with pytest.raises(ApplicationError, match="fewer hooks") as caught:
-            await environment.run(activities.call_model, call)
-        assert (caught.value.type, caught.value.non_retryable) == ("hook_failed", is_final)
+        for attempt, is_final in ((2, False), (5, False), (6, True)):
+            environment = await make_environment(queried, attempt, beats[-1])
+            environment.on_heartbeat = lambda *details: beats.append(details)
+            with pytest.raises(ApplicationError, match="fewer hooks") as caught:
+                await environment.run(activities.call_model, call)
+            assert (caught.value.type, caught.value.non_retryable) == ("hook_failed", is_final)
         assert queried.queries == []
 
 

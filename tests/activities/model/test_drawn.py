@@ -33,13 +33,22 @@ class Failing(Blobs):
         return await super().store(*args, **options)
 
 
-async def draw(blobs: Blobs | None, *, attempt: int = 1, model: str = "scripted:m", size: int = 0) -> ModelAnswered:
-    """Make one attempt of a call of a model that draws."""
+async def draw(
+    blobs: Blobs | None,
+    *,
+    attempt: int = 1,
+    beats: list[tuple[Any, ...]] | None = None,
+    model: str = "scripted:m",
+    size: int = 0,
+) -> ModelAnswered:
+    """Make one attempt of a call of a model that draws. `beats`: the heartbeats so far, and then its own."""
+    heartbeats: list[tuple[Any, ...]] = [()] if beats is None else beats
     reply = Reply("look:", images=[make_png(30, 20, size=size)])
     async with scripted_model(lambda _body: reply) as provider, httpx.AsyncClient(trust_env=False) as http:
         providers = load_providers({"CLEW_PROVIDER_SCRIPTED_BASE_URL": provider.base_url})
         queried = Queried(open_session(model=model))
-        environment = await make_environment(queried, attempt)
+        environment = await make_environment(queried, attempt, heartbeats[-1])
+        environment.on_heartbeat = lambda *details: heartbeats.append(details)
         activities = make_activities(providers, http, blobs=blobs)
         answer = await environment.run(activities.call_model, queried.session.call)
         assert isinstance(answer, ModelAnswered)
@@ -58,15 +67,15 @@ async def test_a_reply_names_what_was_stored(monkeypatch: pytest.MonkeyPatch) ->
     assert len(answer.model_dump_json()) < 2000
 
 
-@pytest.mark.parametrize(("attempt", "is_final"), [(1, False), (call_model.MAX_WASTED_ATTEMPTS, True)])
-async def test_an_archive_that_takes_nothing_fails_the_attempt(
-    monkeypatch: pytest.MonkeyPatch, attempt: int, is_final: bool
-) -> None:
+async def test_an_archive_that_takes_nothing_fails_the_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     """The attempt is repeated, since the drawing is lost, and not for ever, since each was paid for."""
     monkeypatch.setattr(call_model, "FIRST_PAUSE_SECONDS", 0.01)
-    with pytest.raises(ApplicationError) as failed:
-        await draw(Failing(100), attempt=attempt)
-    assert (failed.value.type, failed.value.non_retryable) == ("archive_unavailable", is_final)
+    beats: list[tuple[Any, ...]] = [()]
+    for attempt in range(1, call_model.MAX_WASTED_ATTEMPTS + 1):
+        with pytest.raises(ApplicationError) as failed:
+            await draw(Failing(100), attempt=attempt, beats=beats)
+        is_final = attempt == call_model.MAX_WASTED_ATTEMPTS
+        assert (failed.value.type, failed.value.non_retryable) == ("archive_unavailable", is_final)
 
 
 async def test_without_an_archive_the_reply_says_that_the_image_is_not_kept() -> None:

@@ -292,7 +292,8 @@ async def fail(*steps: Step, **info: Any) -> ApplicationError:
     ("info", "is_last"),
     [
         ({}, False),
-        ({"attempt": 3}, True),
+        ({"attempt": 3}, False),
+        ({"heartbeat_details": ({}, None, None, {"wasted": 2})}, True),
         ({"schedule_to_close_timeout": None}, False),
         ({"schedule_to_close_timeout": timedelta(seconds=0.9)}, True),
     ],

@@ -124,7 +124,7 @@ async def test_a_flood_costs_others_little(stack: Stack, tmp_path: Path) -> None
     """The requests of another tenant are at most half a second later than elsewhere, and the process stays small."""
     tenants = [f"t-{uuid.uuid4().hex[:12]}" for _ in range(2)]
     (flooding, flooder), (token, key) = (make_key("k", tenant, requests_per_minute=100_000) for tenant in tenants)
-    write_keys(tmp_path / "keys.toml", flooder, key.model_copy(update={"name": "other"}))
+    write_keys(tmp_path / "keys.toml", flooder, key.model_copy(update={"name": "other", "agents": (), "models": ()}))
     model = PausedModel()
     name = stack.add_model(model)
     keys = tmp_path / "keys.toml"
@@ -135,7 +135,6 @@ async def test_a_flood_costs_others_little(stack: Stack, tmp_path: Path) -> None
         make_http(served.address, token) as http,
         make_http(quiet.address, token) as elsewhere,
     ):
-        await http.put("/v1/sessions/chat", json={"model": name})
         await own.put("/v1/sessions/own", json={"model": name})
         await own.post("/v1/sessions/own/messages", json={"content": "hello", "request_id": "r"})
         await model.called.wait()
@@ -144,7 +143,9 @@ async def test_a_flood_costs_others_little(stack: Stack, tmp_path: Path) -> None
         for worst in FLOODS:
             flood = make_flood(worst, served.address, flooding, tmp_path)
             delays, answers = await flood_and_measure(flood, tmp_path / "flood.json", *measured)
-            problems = [line for line in answers if not line.split(" ", 1)[1].startswith(worst.answers)]
+            # The worker may be busy for as long as a query waits for it.
+            allowed = (*worst.answers, "503 worker_unavailable")
+            problems = [line for line in answers if not line.split(" ", 1)[1].startswith(allowed)]
             memory = read_memory(served.process.pid)
             if problems or delays[0] - delays[1] > MAX_DELAY_SECONDS or memory > MAX_MEMORY_BYTES:
                 found.append(f"{worst.name}: {delays} s, {memory} bytes, {[line[:200] for line in answers]}")
@@ -194,9 +195,8 @@ async def flood_and_measure(
         longest = 0.0
         while not answered.done():
             begun, worked = time.monotonic(), read_processor_seconds(pid)
-            answer = await http.get("/v1/sessions/chat")
-            # The worker of the test may be busy, too: its time is not the service's.
-            assert answer.status_code == 200 or answer.json()["error"]["code"] == "worker_unavailable", answer.text
+            # The service itself answers this. The worker of the test may be busy, too: its time is not the service's.
+            (await http.get("/v1/models")).raise_for_status()
             seconds = min(time.monotonic() - begun, read_processor_seconds(pid) - worked)
             longest = max(longest, seconds)
             await asyncio.sleep(PAUSE_SECONDS)
