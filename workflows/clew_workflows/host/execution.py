@@ -17,12 +17,13 @@ from temporalio.api.common.v1 import Payload
 from temporalio.common import Priority, RawValue, RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, RetryState, TimeoutType, is_cancelled_exception
 
-from clew_workflows.contract import WAIT_SECONDS
 from clew_workflows.contract.config import find_fairness_key
 from clew_workflows.contract.errors import ArchiveDamaged
+from clew_workflows.contract.limits import WAIT_SECONDS
 from clew_workflows.contract.names import choose_model_queue, name_tool_queue
 from clew_workflows.contract.outputs import ReplyProgress
 from clew_workflows.host.local_runs import LOCAL_RUNS
+from clew_workflows.host.retries import HOOK_RETRIES, PATIENT, STORE_ATTEMPTS, SUMMARY_RETRIES
 from clew_workflows.protocol import (
     HOOK_SECONDS,
     STORING_SECONDS,
@@ -199,18 +200,6 @@ SIGN_TIMEOUT = timedelta(seconds=20)
 WORKERS_PER_TOOL_CALL = 3
 """Workers that may be lost to one tool call beside its retries: the tool may crash each of them."""
 
-# For model calls, until the request's time is over, and for the archive, until the store answers. A provider's
-# Retry-After overrides the wait of a model call (`make_provider_failure`).
-_PATIENT = RetryPolicy(
-    initial_interval=timedelta(seconds=1), backoff_coefficient=2, maximum_interval=timedelta(seconds=30)
-)
-# A session is busy while a summary is written, and can do without it.
-_SUMMARY_RETRIES = RetryPolicy(initial_interval=timedelta(seconds=1), backoff_coefficient=2, maximum_attempts=4)
-# Nothing passes unchecked, so that a request fails if its hooks do.
-_HOOK_RETRIES = RetryPolicy(initial_interval=timedelta(seconds=1), backoff_coefficient=2, maximum_attempts=3)
-# For the archive while a caller waits. More than one attempt, because a worker may be lost.
-_STORE_ATTEMPTS = RetryPolicy(initial_interval=timedelta(seconds=1), backoff_coefficient=2, maximum_attempts=3)
-
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -273,7 +262,7 @@ def make_plan(
                 ModelAnswered | Outdated | Declined,
                 time_left,
                 None,
-                _PATIENT,
+                PATIENT,
                 choose_model_queue(task_queue, effect.model, limited, direct=calls_models and not effect.declined),
                 in_run=True,
                 waits=True,
@@ -281,23 +270,23 @@ def make_plan(
         case RunHooks():
             within = min(HOOKS_TIMEOUT, time_left or HOOKS_TIMEOUT)
             answer, queue = HooksAnswered | Outdated, name_tool_queue(task_queue)
-            return Plan("run_hooks", effect, answer, within, HOOK_TIMEOUT, _HOOK_RETRIES, queue, in_run=True)
+            return Plan("run_hooks", effect, answer, within, HOOK_TIMEOUT, HOOK_RETRIES, queue, in_run=True)
         case PlannedCall():
             return _plan_call(effect, time_left, task_queue)
         case Summarize():
             queue = choose_model_queue(task_queue, effect.model, limited)
-            return Plan("summarize", effect, WrittenSummary, SUMMARY_TIMEOUT, None, _SUMMARY_RETRIES, queue)
+            return Plan("summarize", effect, WrittenSummary, SUMMARY_TIMEOUT, None, SUMMARY_RETRIES, queue)
         case Archiving():
-            retries = _PATIENT if time_left is None else _STORE_ATTEMPTS
+            retries = PATIENT if time_left is None else STORE_ATTEMPTS
             return Plan("archive", effect, WrittenArchive, time_left, ARCHIVE_TIMEOUT, retries)
         case Thaw():
-            return Plan("thaw", effect, Thawed, time_left, ARCHIVE_TIMEOUT, _PATIENT)
+            return Plan("thaw", effect, Thawed, time_left, ARCHIVE_TIMEOUT, PATIENT)
         case Recall():
-            return Plan("recall", effect, Recalled, time_left, ARCHIVE_TIMEOUT, _PATIENT)
+            return Plan("recall", effect, Recalled, time_left, ARCHIVE_TIMEOUT, PATIENT)
         case SignCheckpoint():
             return Plan("sign_checkpoint", effect, CheckpointSignature, SIGN_TIMEOUT)
         case CheckBlobs():
-            return Plan("check_blobs", effect, BlobsChecked, BLOBS_TIMEOUT, retries=_STORE_ATTEMPTS)
+            return Plan("check_blobs", effect, BlobsChecked, BLOBS_TIMEOUT, retries=STORE_ATTEMPTS)
 
 
 def _plan_call(planned: PlannedCall, time_left: timedelta | None, task_queue: str) -> Plan:
@@ -440,6 +429,18 @@ async def await_answer(
         if is_cancelled_exception(error):
             raise asyncio.CancelledError from error
         return translate(error)
+
+
+async def await_result(planned: PlannedCall, activity: workflow.ActivityHandle[ToolAnswered]) -> ToolReturned:
+    """Wait for a call of a function; return its answer or its failure, neither if it was cancelled."""
+    call = planned.call
+    try:
+        answer = await await_answer(activity)
+    except asyncio.CancelledError:
+        return ToolReturned(tool_call_id=call.tool_call_id)
+    if isinstance(answer, Failure):
+        return ToolReturned(tool_call_id=call.tool_call_id, failure=answer)
+    return ToolReturned(tool_call_id=call.tool_call_id, answer=answer)
 
 
 # Remote calls: the result or the failure of another worker's activity, whatever it is.
