@@ -48,7 +48,6 @@ from clew_activities.providers.http import DEFAULT, DRAWING, HttpSettings
 from clew_activities.providers.options import expects_media
 from clew_activities.providers.refusals import Search
 from clew_activities.providers.reply import AnswerDecoder
-from clew_activities.telemetry.interceptor import RunningAttempt
 from clew_activities.telemetry.metrics import record_first_token
 from clew_activities.tools.registry import Deployment
 from clew_workflows.contract.hooks import HookPoint

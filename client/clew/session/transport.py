@@ -52,7 +52,7 @@ from clew_workflows.contract.errors import (
     make_error,
     make_refusal,
 )
-from clew_workflows.contract.names import MAX_MESSAGE_BYTES
+from clew_workflows.contract.limits import MAX_MESSAGE_BYTES
 from clew_workflows.contract.validation import translate_validation_error
 from clew_workflows.temporal_faults.cancelled_calls import keep_cancellations
 from clew_workflows.temporal_faults.refused_updates import raise_refusal

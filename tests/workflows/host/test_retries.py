@@ -57,9 +57,3 @@ def test_a_provider_that_was_never_reached_is_given_up_soon() -> None:
     """Its address may be wrong, and the caller learns it."""
     assert not FIRST.is_last(fail("provider_unavailable"), is_unknown=True)
     assert replace(FIRST, passed=timedelta(seconds=4)).is_last(fail("provider_unavailable"), is_unknown=True)
-
-
-@pytest.mark.parametrize("kind", ["empty_reply", "truncated_stream"])
-def test_replies_that_were_paid_for_in_vain_are_final_at_the_third(kind: str) -> None:
-    assert [replace(FIRST, number=number).is_wasted(kind) for number in (1, 2, 3)] == [False, False, True]
-    assert not replace(FIRST, number=9).is_wasted("overloaded")
