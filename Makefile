@@ -38,7 +38,7 @@ test-cluster: $(READY) ## run the tests that any server must pass on the local c
 	$(BIN)/python -m tests.cluster -n 3 --dist loadgroup $(ARGS)
 
 test-others: $(READY) ## run all other tests on the development server
-	$(BIN)/python -m tests.cluster --others -n 2 $(ARGS)
+	$(BIN)/python -m tests.cluster --others -n 3 $(ARGS)
 
 chaos: $(READY) ## break everything at once and check what callers were promised (MINUTES=10 SEED=1 SERVER=cluster)
 	$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),10) --seed $(or $(SEED),1) \
@@ -67,7 +67,7 @@ deploy-tools: $(VENV)/deploy/.ready ## install the linters of deploy/, whose tes
 
 $(VENV)/deploy/.ready: constraints/deploy.txt $(READY)
 	$(PYTHON) -m venv $(VENV)/deploy
-	$(VENV)/deploy/bin/python -m pip --disable-pip-version-check install --require-hashes --only-binary :all: \
+	$(VENV)/deploy/bin/python -m pip --disable-pip-version-check install --no-compile --require-hashes --only-binary :all: \
 		-r constraints/deploy.txt
 	@touch $@
 
@@ -75,7 +75,7 @@ client-suites: $(VENV)/clients/.ready ## install the suites and clients of other
 
 $(VENV)/clients/.ready: constraints/clients.txt $(READY)
 	$(PYTHON) -m venv $(VENV)/clients
-	$(VENV)/clients/bin/python -m pip --disable-pip-version-check install --require-hashes --only-binary :all: \
+	$(VENV)/clients/bin/python -m pip --disable-pip-version-check install --no-compile --require-hashes --only-binary :all: \
 		-r constraints/clients.txt
 	@touch $@
 

@@ -1,4 +1,4 @@
-"""How much `make test` tries: a tenth of the generated examples, and some cases of a table."""
+"""How much is tried: all generated examples, half of them, or a tenth of them and some cases of a table."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from hypothesis import HealthCheck, settings
 
 
 def register_profiles() -> None:
-    """Register the profiles `all` and `few`, and load the first."""
+    """Register the profiles `all`, `half` and `few`, and load the first."""
     # How long an example takes says more about the machine than about the code.
     settings.register_profile("all", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=100)
+    settings.register_profile("half", settings.get_profile("all"), max_examples=50)
     settings.register_profile("few", settings.get_profile("all"), max_examples=10)
     settings.load_profile("all")
 
 
 def examples(count: int) -> settings:
-    """Generate `count` examples, and a tenth of them with the profile `few`. Without it a test has 100."""
+    """Generate `count` examples, and the profile's share of them. Without it a test has 100 at most."""
     return settings(max_examples=count * settings().max_examples // 100)
 
 
