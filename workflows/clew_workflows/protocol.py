@@ -1083,7 +1083,7 @@ Effect = (
     | SignCheckpoint
     | CheckBlobs
 )
-"""The input of one activity: `clew_workflows.host.execution.make_plan` names the activity and its timeouts."""
+"""The input of one activity: `clew_workflows.host.execution.choose_options` names the activity and its timeouts."""
 
 Event = (
     Prepared

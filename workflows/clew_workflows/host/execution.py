@@ -1,4 +1,4 @@
-"""Carrying out effects: each runs as an activity. `make_plan` names the activity, its timeouts and retries.
+"""Carrying out effects: each runs as an activity. `choose_options` names the activity, its timeouts and retries.
 
 This module reads the session's state only when it starts an activity: the state may change while the activity runs.
 """
@@ -202,7 +202,7 @@ WORKERS_PER_TOOL_CALL = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ActivityOptions:
     """How an effect is carried out.
 
     Attributes:
@@ -232,15 +232,15 @@ class Plan:
     activity_id: str | None = None
 
 
-def make_plan(
+def choose_options(
     effect: Effect,
     time_left: timedelta | None,
     task_queue: str,
     limited: Collection[str] = (),
     *,
     calls_models: bool = False,
-) -> Plan:
-    """Plan the activity of an effect.
+) -> ActivityOptions:
+    """Choose the options of the activity of an effect.
 
     Args:
         effect: The effect.
@@ -252,11 +252,11 @@ def make_plan(
     attempt = min(PREPARE_TIMEOUT, time_left or PREPARE_TIMEOUT)
     match effect:
         case Prepare():
-            return Plan("prepare", effect, Prepared, time_left, attempt)
+            return ActivityOptions("prepare", effect, Prepared, time_left, attempt)
         case DescribeModel():
-            return Plan("describe_model", effect, ModelProfile, time_left, attempt)
+            return ActivityOptions("describe_model", effect, ModelProfile, time_left, attempt)
         case CallModel():
-            return Plan(
+            return ActivityOptions(
                 "call_model",
                 effect,
                 ModelAnswered | Outdated | Declined,
@@ -270,32 +270,34 @@ def make_plan(
         case RunHooks():
             within = min(HOOKS_TIMEOUT, time_left or HOOKS_TIMEOUT)
             answer, queue = HooksAnswered | Outdated, name_tool_queue(task_queue)
-            return Plan("run_hooks", effect, answer, within, HOOK_TIMEOUT, HOOK_RETRIES, queue, in_run=True)
+            return ActivityOptions(
+                "run_hooks", effect, answer, within, HOOK_TIMEOUT, HOOK_RETRIES, queue, in_run=True
+            )
         case PlannedCall():
-            return _plan_call(effect, time_left, task_queue)
+            return _choose_call_options(effect, time_left, task_queue)
         case Summarize():
             queue = choose_model_queue(task_queue, effect.model, limited)
-            return Plan("summarize", effect, WrittenSummary, SUMMARY_TIMEOUT, None, SUMMARY_RETRIES, queue)
+            return ActivityOptions("summarize", effect, WrittenSummary, SUMMARY_TIMEOUT, None, SUMMARY_RETRIES, queue)
         case Archiving():
             retries = PATIENT if time_left is None else STORE_ATTEMPTS
-            return Plan("archive", effect, WrittenArchive, time_left, ARCHIVE_TIMEOUT, retries)
+            return ActivityOptions("archive", effect, WrittenArchive, time_left, ARCHIVE_TIMEOUT, retries)
         case Thaw():
-            return Plan("thaw", effect, Thawed, time_left, ARCHIVE_TIMEOUT, PATIENT)
+            return ActivityOptions("thaw", effect, Thawed, time_left, ARCHIVE_TIMEOUT, PATIENT)
         case Recall():
-            return Plan("recall", effect, Recalled, time_left, ARCHIVE_TIMEOUT, PATIENT)
+            return ActivityOptions("recall", effect, Recalled, time_left, ARCHIVE_TIMEOUT, PATIENT)
         case SignCheckpoint():
-            return Plan("sign_checkpoint", effect, CheckpointSignature, SIGN_TIMEOUT)
+            return ActivityOptions("sign_checkpoint", effect, CheckpointSignature, SIGN_TIMEOUT)
         case CheckBlobs():
-            return Plan("check_blobs", effect, BlobsChecked, BLOBS_TIMEOUT, retries=STORE_ATTEMPTS)
+            return ActivityOptions("check_blobs", effect, BlobsChecked, BLOBS_TIMEOUT, retries=STORE_ATTEMPTS)
 
 
-def _plan_call(planned: PlannedCall, time_left: timedelta | None, task_queue: str) -> Plan:
-    """Plan the activity of a tool call: `run_tool`, or the one of a remote tool."""
+def _choose_call_options(planned: PlannedCall, time_left: timedelta | None, task_queue: str) -> ActivityOptions:
+    """Choose the options of the activity of a tool call: `run_tool`, or the one of a remote tool."""
     call, tool, route = planned.call, planned.tool, planned.tool.route
     if isinstance(route, RemoteRoute):
         tool_time = timedelta(seconds=max(tool.timeout_seconds, 0.001))
         attempts = tool.max_attempts if tool.idempotent else 1
-        return Plan(
+        return ActivityOptions(
             route.activity,
             call.arguments,
             # Raw: the session reads the result itself, so that none fails a workflow task.
@@ -313,7 +315,7 @@ def _plan_call(planned: PlannedCall, time_left: timedelta | None, task_queue: st
     tool_time = timedelta(seconds=tool.timeout_seconds + STORING_SECONDS + 5)
     attempts = tool.max_attempts + WORKERS_PER_TOOL_CALL - 1 if tool.idempotent else 1
     own_queue = route.task_queue if isinstance(route, FunctionRoute) else None
-    return Plan(
+    return ActivityOptions(
         "run_tool",
         call,
         ToolAnswered,
@@ -387,24 +389,26 @@ async def carry_out(effect: Effect, time_left: timedelta | None, state: State) -
 def start(effect: Effect, time_left: timedelta | None, state: State) -> workflow.ActivityHandle[Any]:
     """Start the activity of an effect. The state as it is now labels it, and says its priority and its task queue."""
     own_queue = workflow.info().task_queue
-    plan = make_plan(effect, time_left, own_queue, state.settings.limited, calls_models=state.settings.calls_models)
+    options = choose_options(
+        effect, time_left, own_queue, state.settings.limited, calls_models=state.settings.calls_models
+    )
     stopping = workflow.ActivityCancellationType
-    if plan.waits and not workflow.unsafe.is_replaying():
+    if options.waits and not workflow.unsafe.is_replaying():
         LOCAL_RUNS.note_call(workflow.info().run_id)
     return workflow.start_activity(
-        plan.activity,
-        plan.argument,
-        result_type=plan.answer,
-        task_queue=plan.queue,
-        schedule_to_close_timeout=plan.within,
-        start_to_close_timeout=plan.attempt,
-        heartbeat_timeout=plan.heartbeat,
-        retry_policy=plan.retries,
-        cancellation_type=stopping.WAIT_CANCELLATION_COMPLETED if plan.waits else stopping.TRY_CANCEL,
-        activity_id=plan.activity_id,
+        options.activity,
+        options.argument,
+        result_type=options.answer,
+        task_queue=options.queue,
+        schedule_to_close_timeout=options.within,
+        start_to_close_timeout=options.attempt,
+        heartbeat_timeout=options.heartbeat,
+        retry_policy=options.retries,
+        cancellation_type=stopping.WAIT_CANCELLATION_COMPLETED if options.waits else stopping.TRY_CANCEL,
+        activity_id=options.activity_id,
         priority=make_priority(state),
         summary=ui.make_label(effect, state),
-        event_groups=group_by_run(state) if plan.in_run else None,
+        event_groups=group_by_run(state) if options.in_run else None,
     )
 
 
