@@ -21,7 +21,6 @@ from clew_activities.providers.reply import (
     Call,
     DraftDecoder,
     StopReason,
-    get_list,
     get_member,
     limit_id,
     measure,
@@ -221,7 +220,8 @@ class AnthropicDecoder(DraftDecoder):
             self._take_message(payload)
 
     def _take_message(self, message: Mapping[str, Any]) -> None:
-        for index, block in enumerate(get_list(message, "content")):
+        content = message.get("content")
+        for index, block in enumerate(content if isinstance(content, list) else ()):
             self._open(index, block)
         self._count(message.get("usage"))
         self._stop(message)
