@@ -52,6 +52,13 @@ LEAVE_SECONDS = 45.0
 """Seconds after the last fault in which actions may end by themselves."""
 MAX_CLOSED_SHARE, MAX_CLOSED = 0.1, 3
 """The share of actions that may end in `Closed`, and a number of them that always may."""
+FULL_SECONDS = 240
+"""A plan of so many seconds has faults of all kinds, and sessions long enough to be archived."""
+FULL_FIGURES = (
+    "workers killed", "server crashes", "faults of the provider", "faults of the store", "rollovers", "audited calls",
+    "archived segments",
+)  # fmt: skip
+"""Figures that no round of such a plan is without."""
 AN_HOUR_LATER = ArchiveSettings(fork_time=timedelta(0))
 """The settings of an archive for which no fork is in the making any more."""
 
@@ -142,6 +149,12 @@ class Processes:
     provider: FaultyProvider
     store: FaultyStore
     receiver: Receiver
+
+
+def list_lacking(plan: Plan, figures: Figures) -> list[str]:
+    """List what a round has not seen although its plan, or its last cases, have it."""
+    certain = (*CERTAIN_FIGURES, *(FULL_FIGURES if plan.seconds >= FULL_SECONDS else ()))
+    return [figure for figure in certain if not figures.counts[figure]]
 
 
 class _Round:
@@ -292,6 +305,8 @@ class _Round:
         counts["service killed, stopped or drained"] = processes.service.faults
         counts["webhooks"], counts["webhooks refused"] = len(receiver.deliveries), receiver.failures
         counts["provider requests"], counts["store requests"] = provider.requests, store.requests
+        counts["faults of the provider"] = sum(provider.faults.values())
+        counts["faults of the store"] = sum(store.faults.values())
         counts["entries that readers saw"] = self.oracle.seen
         for kind, number in provider.faults.items():
             counts[f"provider {kind}"] = number
@@ -311,13 +326,13 @@ class _Round:
             self.oracle.report("worker", "", f"a worker takes {workers.largest / 1e6:.0f} MB")
 
     def check_figures(self) -> None:
-        """Check that the round has seen what its last cases do, and that most actions met a session that lives."""
+        """Check that the round has seen what it is to see, and that most actions met a session that lives."""
         ends = Counter[str]()
         for callers in self._callers.values():
             ends += callers.ends
         if ends["Closed"] > MAX_CLOSED_SHARE * ends.total() + MAX_CLOSED:
             self.oracle.report("round", "", f"{ends['Closed']} of {ends.total()} actions ended in Closed")
-        lacking = [figure for figure in CERTAIN_FIGURES if not self.figures.counts[figure]]
+        lacking = list_lacking(self._plan, self.figures)
         if lacking and not self.oracle.violations:
             self.oracle.report("round", "", f"it has seen no {', '.join(lacking)}")
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.chaos.__main__ import FAULTY, PARTS, list_absent, main
-from tests.chaos.inspection import Figures
+from tests.chaos.__main__ import main
 from tests.chaos.plan import (
     CALLS,
     CLOCK,
@@ -53,14 +52,6 @@ def test_clocks_that_cannot_jump_fail_a_run_that_asks_for_them(
     assert "install Debian's libfaketime" in capsys.readouterr().err
     assert main(["--minutes", "0", "--without-clocks"]) == 0
     assert "no clock has jumped" in capsys.readouterr().out
-
-
-def test_a_full_run_in_which_something_takes_no_part_says_so() -> None:
-    """Figures of requests alone are no faults."""
-    figures = Figures()
-    figures.counts.update(dict.fromkeys(PARTS, 1) | {f"{name} requests": 9 for name in FAULTY} | {"store lost": 1})
-    assert list_absent(figures) == ["faults: provider"]
-    assert list_absent(Figures()) == [*PARTS, "faults: provider", "faults: store"]
 
 
 def test_half_of_the_plans_encrypt() -> None:

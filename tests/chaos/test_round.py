@@ -14,12 +14,23 @@ from clew_activities.archive import Store
 from tests.chaos.breaks import BREAKS
 from tests.chaos.callers import Callers
 from tests.chaos.inspection import Figures, Inspection
+from tests.chaos.last_cases import CERTAIN_FIGURES
 from tests.chaos.oracle import Oracle
-from tests.chaos.plan import ROTATE, Action, Plan
+from tests.chaos.plan import ROTATE, Action, Plan, make_plan
 from tests.chaos.rest import come_to_rest
-from tests.chaos.round import AN_HOUR_LATER, run_round
+from tests.chaos.round import AN_HOUR_LATER, FULL_FIGURES, FULL_SECONDS, list_lacking, run_round
 from tests.support.rolling import make_id, run_rolling_worker
 from tests.support.stack import Stack
+
+
+def test_a_long_round_has_seen_every_fault() -> None:
+    """A short one its last cases alone."""
+    figures, plan = Figures(), make_plan(1, FULL_SECONDS)
+    assert {"kill", "server", "provider", "store"} <= {family.partition(" ")[0] for family in plan.families}
+    assert list_lacking(plan, figures) == [*CERTAIN_FIGURES, *FULL_FIGURES]
+    figures.counts.update(dict.fromkeys(CERTAIN_FIGURES, 1))
+    assert list_lacking(plan, figures) == [*FULL_FIGURES]
+    assert list_lacking(make_plan(1, FULL_SECONDS - 1), figures) == []
 
 
 @pytest.mark.slow

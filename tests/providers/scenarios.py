@@ -784,11 +784,8 @@ FORK = Scenario(play_fork)
 """The column of the forks, which has two dialects in a cell."""
 
 
-def iterate_pairs(dialects: Mapping[str, Dialect], most: int = 2) -> Iterator[tuple[Dialect, Dialect]]:
-    """List pairs of dialects: each with strict ones, so that sessions go on at each of those.
-
-    A row that differs little from another has one partner, the others have at most two.
-    """
+def iterate_pairs(dialects: Mapping[str, Dialect]) -> Iterator[tuple[Dialect, Dialect]]:
+    """List pairs of dialects: each with a strict one, so that sessions go on at each of those."""
     strict = (
         "deepseek",
         "gemini",
@@ -802,5 +799,4 @@ def iterate_pairs(dialects: Mapping[str, Dialect], most: int = 2) -> Iterator[tu
     )
     for number, dialect in enumerate(dialects.values()):
         others = [name for name in strict if name != dialect.name]
-        for offset in (0, len(others) // 2)[: 1 if dialect.left_out else most]:
-            yield dialect, dialects[others[(number + offset) % len(others)]]
+        yield dialect, dialects[others[number % len(others)]]

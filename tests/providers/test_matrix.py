@@ -15,6 +15,8 @@ from tests.providers.scenarios import FALLBACK, FORK, SCENARIOS, Cell, Scenario,
 from tests.providers.strict_server import Dialect
 
 ROWS = {dialect.name: dialect for dialect in DIALECTS}
+PAIRS = [pytest.param(one, other, id=f"{one.name}-to-{other.name}") for one, other in iterate_pairs(ROWS)]
+"""The cells of the columns with two dialects."""
 Playing = dict[tuple[str, str], asyncio.Task[None]]
 """The cells that are played at the same time, by the names of the scenario and the dialect."""
 
@@ -86,20 +88,15 @@ async def test_a_session_works_with_every_dialect_in_every_scenario(
     await playing[name, dialect.name]
 
 
-def list_pairs() -> list[Any]:
-    """List the cells of the columns with two dialects."""
-    return [pytest.param(one, other, id=f"{one.name}-to-{other.name}") for one, other in iterate_pairs(ROWS, 1)]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("dialect", "partner"), list_pairs())
+@pytest.mark.parametrize(("dialect", "partner"), PAIRS)
 async def test_a_fork_goes_on_at_another_dialect(matrix: Matrix, dialect: Dialect, partner: Dialect) -> None:
     """With the images and files of the messages and of the tools' results."""
     await play(Cell(matrix.clew, matrix.servers, dialect, partner), FORK)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("dialect", "partner"), list_pairs())
+@pytest.mark.parametrize(("dialect", "partner"), PAIRS)
 async def test_a_run_falls_back_to_another_dialect(matrix: Matrix, dialect: Dialect, partner: Dialect) -> None:
     """In the middle of a tool loop, and back with the next message. `test_pure_fallbacks` has more pairs."""
     await play(Cell(matrix.clew, matrix.servers, dialect, partner), FALLBACK)

@@ -228,8 +228,8 @@ def _read_earlier_usage(details: Sequence[Any]) -> Usage | None:
 
 def _read_faults(details: Sequence[Any]) -> dict[str, int]:
     """Read from the last heartbeat of the attempt before how many attempts have failed for each reason."""
-    with suppress(ValueError):
-        return _FAULTS.validate_python(details[3] if len(details) > 3 and details[3] else {})
+    with suppress(IndexError, ValueError):
+        return _FAULTS.validate_python(details[3])
     return {}
 
 

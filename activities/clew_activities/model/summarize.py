@@ -16,7 +16,7 @@ from clew_activities.archive import Archive, ArchiveError
 from clew_activities.archive.errors import translate_archive_errors
 from clew_activities.archive.thread_source import ThreadLocation, Threads
 from clew_activities.heartbeats import send_heartbeats
-from clew_activities.model.call_model import make_provider_failure
+from clew_activities.model.call_model import MAX_WASTED_ATTEMPTS, WASTED, make_provider_failure
 from clew_activities.model.model_table import NO_OWN_MODELS, OwnModels, find_family, find_prices
 from clew_activities.model.reply_in_progress import add_cost
 from clew_activities.model.summary_calls import (
@@ -136,7 +136,8 @@ class SummaryActivities:
         except ContextLengthExceeded:
             raise
         except ProviderError as error:
-            raise make_provider_failure(error) from None
+            is_final = error.type in WASTED and activity.info().attempt >= MAX_WASTED_ATTEMPTS
+            raise make_provider_failure(error, is_final=is_final) from None
         if not reply.text.strip():
             raise ApplicationError("the model wrote no summary", type="unusable_summary", non_retryable=True)
         assert decoder.sent, "a reply follows a request"

@@ -12,9 +12,10 @@ from temporalio.service import RPCError, RPCStatusCode
 from clew import Clew
 from clew.agents import Agent
 from clew.contract import ConfigureInput, MessageInput, SessionConfig
-from clew.errors import ClewError, InvalidInput, NotFound, WorkerUnavailable
-from clew.session.transport import dump_input, is_unknown, make_input, translate_error, translate_errors
+from clew.errors import ClewError, InvalidInput, NotFound, TooLarge, WorkerUnavailable
+from clew.session.transport import check_input, dump_input, is_unknown, make_input, translate_error, translate_errors
 from clew.tools import external_tool, tool
+from clew_workflows.contract.inputs import ContextQuery
 from tests.support.stack import Stack
 
 
@@ -103,6 +104,14 @@ def test_a_tool_and_an_agent_are_sent_as_their_names() -> None:
         sent = dump_input(make_input(model, fields))
         assert sent == {"agent": "kind", "tools": names, "require_approval": ["look_up"]}
     assert dump_input(make_input(MessageInput, {"content": "hi", "tools": tools}))["tools"] == names
+
+
+def test_an_input_that_no_session_takes_is_refused_before_it_is_sent() -> None:
+    """By its bytes as JSON, in the words of the session."""
+    query = make_input(ContextQuery, {"pending": [{"role": "user", "content": "ä" * 100_000}]})
+    assert check_input(query) is query
+    with pytest.raises(TooLarge, match=r"the input has 4000.. bytes, at most 262144 are taken"):
+        check_input(make_input(ContextQuery, {"pending": [{"role": "user", "content": "a" * 200_000}] * 2}))
 
 
 def test_a_function_that_is_no_tool_is_refused() -> None:
