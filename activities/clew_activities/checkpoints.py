@@ -25,22 +25,15 @@ from temporalio.service import RPCError, RPCStatusCode
 from clew.session.handle import SessionHandle
 from clew.session.transport import INTERRUPTED, make_input
 from clew_activities.archive import Archive
-from clew_activities.archive.blobs import Blobs
-from clew_activities.archive.errors import translate_archive_errors, translate_refusals
+from clew_activities.archive.archive_errors import translate_archive_errors, translate_refusals
+from clew_activities.archive.blob_store import Blobs
 from clew_activities.archive.thread_source import Threads, get_own_session, query_session
 from clew_activities.heartbeats import send_heartbeats
 from clew_activities.model.model_table import NO_OWN_MODELS, OwnModels, choose_policy
-from clew_activities.tools.mcp.settings import McpUnavailable
-from clew_activities.tools.mcp.tools import McpTools, UnknownMcpTool
+from clew_activities.tools.mcp.mcp_settings import McpUnavailable
+from clew_activities.tools.mcp.mcp_tools import McpTools, UnknownMcpTool
 from clew_activities.tools.registry import Registry
-from clew_workflows.contract import (
-    MAX_TOKEN_BYTES,
-    WORKFLOW_TYPE,
-    ContextOperation,
-    EntriesQuery,
-    SessionConfig,
-    Snapshot,
-)
+from clew_workflows.contract import WORKFLOW_TYPE, ContextOperation, EntriesQuery, SessionConfig, Snapshot
 from clew_workflows.contract.content import iterate_blobs
 from clew_workflows.contract.errors import (
     ArchiveUnavailable,
@@ -56,6 +49,7 @@ from clew_workflows.contract.errors import (
     TokenSignature,
     TokenVersion,
 )
+from clew_workflows.contract.limits import MAX_TOKEN_BYTES
 from clew_workflows.contract.names import DELETED_WORKFLOW
 from clew_workflows.contract.outputs import OperationReceipt
 from clew_workflows.contract.payloads import OperationPayload

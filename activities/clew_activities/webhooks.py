@@ -35,8 +35,9 @@ from clew_activities.heartbeats import send_heartbeats
 from clew_workflows.contract import SessionConfig
 from clew_workflows.contract.errors import InvalidInput
 from clew_workflows.contract.invalid import describe_problems
+from clew_workflows.contract.limits import MAX_WEBHOOKS
 from clew_workflows.contract.messages import compute_digest
-from clew_workflows.contract.webhooks import MAX_WEBHOOKS, Webhook
+from clew_workflows.contract.webhooks import Webhook
 from clew_workflows.protocol import Failure, NoticeSent, SendNotice
 
 # A worker's settings.

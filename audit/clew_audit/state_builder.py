@@ -279,7 +279,7 @@ class _OpenRun:
             return None
         config = state.settings.config
         request = Request(
-            unanswered[0], "", self._context_ref, state.settings.model, ModelOptions(), None,
+            unanswered[0], "", self._context_ref, state.settings.model, ModelOptions(), state.settings.policy, None,
             config.max_iterations, config.request_timeout_seconds,
         )  # fmt: skip
         return Run(

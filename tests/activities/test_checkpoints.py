@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clew import tool
-from clew.contract import MAX_TOKEN_BYTES, SessionConfig
+from clew.contract import SessionConfig
+from clew.contract.limits import MAX_TOKEN_BYTES
 from clew.errors import (
     CheckpointUnavailable,
     Refusal,
@@ -27,7 +28,7 @@ from clew.errors import (
 )
 from clew_activities.checkpoints import VARIABLE, Keys, read_config, read_keys, sign_payload, verify_token
 from clew_activities.model.model_table import choose_policy
-from clew_activities.tools.mcp.tools import McpTools
+from clew_activities.tools.mcp.mcp_tools import McpTools
 from clew_activities.tools.registry import make_registry
 from clew_workflows.session.checkpoints import (
     compute_fingerprint,

@@ -13,7 +13,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from clew_activities.archive import Archive, ArchiveError
-from clew_activities.archive.errors import translate_archive_errors
+from clew_activities.archive.archive_errors import translate_archive_errors
 from clew_activities.archive.thread_source import ThreadLocation, Threads
 from clew_activities.heartbeats import send_heartbeats
 from clew_activities.model.call_model import MAX_WASTED_ATTEMPTS, WASTED, make_provider_failure

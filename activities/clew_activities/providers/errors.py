@@ -7,6 +7,7 @@ ProviderError
 │   ├── ContentRefused            content_refused
 │   │   └── PromptRefused         the same type; a text of the request is refused, which `refusals` finds
 │   ├── ContextLengthExceeded     context_length_exceeded; `details`: `limit` and `actual`, if the provider sent them
+│   ├── MediaRefused              unsupported_content
 │   ├── InsufficientQuota         insufficient_quota
 │   ├── OutputExhausted           empty_reply: thinking used all output tokens
 │   ├── Unauthorized              unauthorized
@@ -249,6 +250,10 @@ class _Rule:
         )
 
 
+def _words(*lines: str) -> frozenset[str]:
+    return frozenset(" ".join(lines).split())
+
+
 def _match_any(*patterns: str) -> re.Pattern[str]:
     return re.compile("|".join(patterns), re.IGNORECASE)
 
@@ -320,15 +325,9 @@ _BY_BODY: tuple[_Rule, ...] = (
     _Rule(RateLimited, wording=_match_any(r"allocated quota exceeded")),
     _Rule(
         InsufficientQuota,
-        frozenset(
-            {
-                "insufficient_quota",
-                "billing_error",
-                "billing_hard_limit_reached",
-                "exceeded_current_quota_error",
-                "budget_exceeded",
-                "Arrearage",
-            }
+        _words(
+            "insufficient_quota billing_error billing_hard_limit_reached exceeded_current_quota_error",
+            "budget_exceeded Arrearage",
         ),
         wording=_match_any(
             r"insufficient[ _](?:account )?(?:balance|credits?|funds)\b",
@@ -357,13 +356,9 @@ _BY_BODY: tuple[_Rule, ...] = (
     _Rule(ContextLengthExceeded, wording=_TOO_LARGE_FOR_A_MINUTE),
     _Rule(
         ContextLengthExceeded,
-        frozenset(
-            {
-                "context_length_exceeded",
-                "exceed_context_size_error",
-                "model_max_prompt_tokens_exceeded",
-                "tokens_limit_reached",
-            }
+        _words(
+            "context_length_exceeded exceed_context_size_error model_max_prompt_tokens_exceeded",
+            "tokens_limit_reached",
         ),
     ),
     # Messages of a 429 about tokens per minute use similar wording.
@@ -404,17 +399,9 @@ _BY_BODY: tuple[_Rule, ...] = (
     ),
     _Rule(
         ContentRefused,
-        frozenset(
-            {
-                "content_filter",
-                "content_policy_violation",
-                "data_inspection_failed",
-                "DataInspectionFailed",
-                "bio_policy",
-                "cyber_policy",
-                "invalid_prompt",
-                "misalignment_policy_violation",
-            }
+        _words(
+            "content_filter content_policy_violation data_inspection_failed DataInspectionFailed",
+            "bio_policy cyber_policy invalid_prompt misalignment_policy_violation",
         ),
         wording=_match_any(
             r"content exists risk",
@@ -569,23 +556,9 @@ _NO_ITEM = _match_any(
     r"|response_format|text|output_config|generation_?config|thinking|stream\w*)\b['\"`]?[.:]",
     r"\bunsupported (?:parameter|value): ['\"]?(?:temperature|top_p|max_\w*tokens|stop|seed|reasoning|verbosity)",
 )
-_OPTIONS = frozenset(
-    {
-        "max_completion_tokens",
-        "max_output_tokens",
-        "max_tokens",
-        "model",
-        "reasoning.effort",
-        "reasoning_effort",
-        "response_format",
-        "seed",
-        "service_tier",
-        "stop",
-        "temperature",
-        "text.format",
-        "tool_choice",
-        "top_p",
-    }
+_OPTIONS = _words(
+    "max_completion_tokens max_output_tokens max_tokens model reasoning.effort reasoning_effort",
+    "response_format seed service_tier stop temperature text.format tool_choice top_p",
 )
 
 # Statuses of a refusal that may be of one item although the message does not say so, and of one whose message does.
@@ -605,35 +578,25 @@ _BY_STATUS: tuple[_Rule, ...] = (
 
 # An error inside a stream has no status; infer it from the error's type.
 _STATUS_OF_TYPE = {
-    "AccessDeniedException": 403,
-    "authentication_error": 401,
-    "BadRequestError": 400,
-    "billing_error": 402,
-    "bio_policy": 400,
-    "content_filter": 400,
-    "content_policy_violation": 400,
-    "cyber_policy": 400,
-    "image_parse_error": 400,
-    "invalid_base64": 400,
-    "invalid_encrypted_content": 400,
-    "invalid_function_parameters": 400,
-    "invalid_image": 400,
-    "invalid_image_format": 400,
-    "invalid_image_url": 400,
-    "invalid_prompt": 400,
-    "invalid_request_error": 400,
-    "misalignment_policy_violation": 400,
-    "not_found_error": 404,
-    "NotFoundError": 404,
-    "overloaded_error": 529,
-    "permission_error": 403,
-    "rate_limit_error": 429,
-    "rate_limit_exceeded": 429,
-    "request_too_large": 413,
-    "timeout_error": 504,
-    "ServiceUnavailableException": 503,
-    "ThrottlingException": 429,
-    "ValidationException": 400,
+    name: status
+    for status, names in {
+        400: _words(
+            "BadRequestError bio_policy content_filter content_policy_violation cyber_policy",
+            "image_parse_error invalid_base64 invalid_encrypted_content invalid_function_parameters",
+            "invalid_image invalid_image_format invalid_image_url invalid_prompt invalid_request_error",
+            "misalignment_policy_violation ValidationException",
+        ),
+        401: _words("authentication_error"),
+        402: _words("billing_error"),
+        403: _words("AccessDeniedException permission_error"),
+        404: _words("not_found_error NotFoundError"),
+        413: _words("request_too_large"),
+        429: _words("rate_limit_error rate_limit_exceeded ThrottlingException"),
+        503: _words("ServiceUnavailableException"),
+        504: _words("timeout_error"),
+        529: _words("overloaded_error"),
+    }.items()
+    for name in names
 }
 
 

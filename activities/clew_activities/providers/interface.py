@@ -16,6 +16,7 @@ providers are defined in the same way and use the same modules:
 | `dialects` | the table of what each server accepts and sends |
 | `fit_messages` | `fit_messages` and `group_turns`, which order messages as servers accept them; `choose_call_ids` |
 | `fit_tools` | `fit_tools`, which makes the tools of any session acceptable to a dialect |
+| `server` | `Server`, a URL and a key, and what a request has otherwise than its context |
 | `options` | levels of reasoning, and the caller's own fields for a provider |
 | `sanitize` | functions that make texts and JSON values safe to store |
 | `media` | `fit_media`, which chooses the images, recordings and files of a request, and functions that encode them |

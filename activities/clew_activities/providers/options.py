@@ -12,6 +12,9 @@ from clew_workflows.contract.config import ReasoningEffort
 
 EFFORTS: tuple[str, ...] = get_args(ReasoningEffort)
 """The levels of reasoning, from none to the most."""
+LOW_TO_HIGH = ("low", "medium", "high")
+LOW_TO_XHIGH = (*LOW_TO_HIGH, "xhigh")
+LOW_TO_MAX = (*LOW_TO_XHIGH, "max")
 
 
 def choose_effort(effort: str | None, accepted: Sequence[str]) -> str | None:

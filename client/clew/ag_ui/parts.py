@@ -27,8 +27,9 @@ from ag_ui.core import (
 from pydantic import TypeAdapter, ValidationError
 
 from clew.content import AnyContent, Audio, File, Image, Media
-from clew_workflows.contract.content import MAX_BLOB_BYTES, Blob, Content, Part
+from clew_workflows.contract.content import Blob, Content, Part
 from clew_workflows.contract.errors import InvalidInput, TooLarge, UnsupportedContent
+from clew_workflows.contract.limits import MAX_BLOB_BYTES
 
 PROVIDER = "clew"
 """The provider of files that are blobs of the session."""

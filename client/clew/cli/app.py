@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import logging
 import sys
@@ -12,7 +13,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from clew.cli import blobs, control, listing, offline, reading, report, schedules, serve, serving, talk
+from clew.cli import blobs, control, hints, listing, offline, reading, report, schedules, serve, serving, talk
+from clew.cli.options import flag
 
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "Talk": (talk.ask, talk.chat),
@@ -115,7 +117,7 @@ app = typer.Typer(
 
 
 @app.callback(invoke_without_command=True)
-def clew(version_wanted: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+def clew(version_wanted: Annotated[bool, flag("Print the version.", "--version")] = False) -> None:
     """Durable LLM-agent sessions on Temporal."""
     # The commands print what the client logs, in their own words.
     logging.getLogger("clew").addHandler(logging.NullHandler())
@@ -136,10 +138,14 @@ def _register() -> None:
             name = command.__name__.strip("_").replace("_", "-")
             settings = passing if command is serving.worker else None
             app.command(name, context_settings=settings, rich_help_panel=group)(command)
+            hints.remember_options(name, inspect.signature(command).parameters)
+    hints.remember_options("worker", ("task_queue",))
     for name, (group, purpose, commands) in GROUPS.items():
         group_app = typer.Typer(help=purpose, no_args_is_help=True, rich_markup_mode=None)
         for command in commands:
-            group_app.command(command.__name__.strip("_"))(command)
+            verb = command.__name__.strip("_")
+            group_app.command(verb)(command)
+            hints.remember_options(f"{name} {verb}", inspect.signature(command).parameters)
         app.add_typer(group_app, name=name, rich_help_panel=group)
 
 

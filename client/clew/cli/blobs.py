@@ -11,17 +11,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich import box
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from clew.cli import attachments, show
 from clew.cli.command import Invocation, command
-from clew.cli.options import SessionId
+from clew.cli.options import SessionId, argument, option
 from clew.cli.reach import Misconfigured
-from clew.session.blobs import NamedBlob, read_named
 from clew.session.session import Session
+from clew.session.session_blobs import NamedBlob, read_named
 from clew_workflows.contract.content import Blob
 from clew_workflows.contract.errors import InvalidInput, UnknownBlob
 
@@ -37,17 +34,12 @@ _PREFIX = re.compile(rf"[0-9a-f]{{{MIN_DIGITS},{DIGITS}}}")
 def put(
     invocation: Invocation,
     session: SessionId,
-    path: Annotated[
-        Path,
-        typer.Argument(
-            metavar="PATH", help="The file; `-` reads it from stdin.", show_default=False, allow_dash=True
-        ),
-    ],
+    path: Annotated[Path, argument("PATH", "The file; `-` reads it from stdin.", allow_dash=True)],
     *,
     media_type: Annotated[
-        str | None, typer.Option("--type", metavar="TYPE", help="Its type, such as image/png. Default: by its bytes.")
+        str | None, option("TYPE", "Its type, such as image/png. Default: by its bytes.", "--type")
     ] = None,
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="Its name. Default: that of the path.")] = None,
+    name: Annotated[str | None, option("NAME", "Its name. Default: that of the path.")] = None,
 ) -> None:
     """Store a file in a session and print the part of a message that names it, as JSON."""
     data, own_name = attachments.read_argument(path)
@@ -63,17 +55,10 @@ def get(
     invocation: Invocation,
     session: SessionId,
     digest: Annotated[
-        str,
-        typer.Argument(
-            metavar="DIGEST",
-            help="The digest. Its first digits are enough for a blob that the thread names.",
-            show_default=False,
-        ),
+        str, argument("DIGEST", "The digest. Its first digits are enough for a blob that the thread names.")
     ],
     *,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file. Default: stdout.")
-    ] = None,
+    output: Annotated[Path | None, option("FILE", "Write to this file. Default: stdout.", "--output", "-o")] = None,
 ) -> None:
     """Read a blob. A terminal gets it only if it is a text."""
     digest = digest.lower()
@@ -175,18 +160,9 @@ def _write_stdout(data: bytes, digest: str) -> None:
 
 
 def _print_blobs(to: Console, blobs: list[NamedBlob]) -> None:
-    """Print blobs: a table on a terminal, else one line each with tabs."""
     rows = [_format_row(each, SHOWN_DIGITS if to.is_terminal else DIGITS) for each in blobs]
-    if not to.is_terminal:
-        for row in rows:
-            show.print_text(to, Text("\t".join(row)))
-        return
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    for title in ("digest", "type", "bytes", "details", "entry", "name"):
-        table.add_column(title, justify="right" if title in ("bytes", "entry") else "left", no_wrap=title != "name")
-    for row in rows:
-        table.add_row(*row)
-    to.print(table)
+    titles = ("digest", "type", "bytes", "details", "entry", "name")
+    show.print_table(to, titles, rows, right=("bytes", "entry"), wrapped=("name",))
 
 
 def _format_row(named: NamedBlob, digits: int) -> tuple[str, str, str, str, str, str]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypedDict, get_args
+from typing import Annotated, Any, Literal, TypedDict, get_args, get_type_hints
 
 import typer
 
@@ -18,7 +18,6 @@ from clew.cli import reach
 from clew.cli.reach import Target
 from clew.session.connection import Clew
 from clew.session.handle import make_id
-from clew.session.session import Session
 from clew_workflows.contract import TASK_QUEUE
 from clew_workflows.contract.config import ProviderTool
 
@@ -63,31 +62,91 @@ def _sort(names: Iterable[str | None]) -> tuple[str, ...]:
     return tuple(sorted({name for name in names if name}))
 
 
-def complete_session(context: typer.Context, incomplete: str) -> list[str]:
+def option(
+    metavar: str | None, text: str, *flags: str, complete: Callable[..., list[str]] | None = None, **more: Any
+) -> Any:
+    """Declare an option: what stands for its value in the help, None for that of its type, and its help.
+
+    `flags`: its names; none: that of the parameter. `complete`: completes its value in a shell.
+    """
+    return typer.Option(*flags, metavar=metavar, help=text, autocompletion=complete, **more)
+
+
+def flag(text: str, *flags: str, **more: Any) -> Any:
+    """Declare an option without a value, by its help and its names."""
+    return option(None, text, *flags, **more)
+
+
+def argument(
+    metavar: str,
+    text: str,
+    *,
+    complete: Callable[..., list[str]] | None = None,
+    show_default: bool = False,
+    **more: Any,
+) -> Any:
+    """Declare an argument, by what stands for it in the help and its help."""
+    return typer.Argument(metavar=metavar, help=text, show_default=show_default, autocompletion=complete, **more)
+
+
+Find = Callable[[Clew, typer.Context, str], Coroutine[Any, Any, Iterable[str]]]
+"""Finds the names for a word that is being typed."""
+
+
+def _completion(find: Find) -> Callable[[typer.Context, str], list[str]]:
+    """Make a completion that asks the server which the line names. Without an answer there is nothing to complete."""
+
+    def complete(context: typer.Context, incomplete: str) -> list[str]:
+        typed = context.params
+        target = Target(typed.get("address"), typed.get("namespace"), typed.get("task_queue") or TASK_QUEUE)
+
+        async def look() -> list[str]:
+            async with asyncio.timeout(LOOK_SECONDS):
+                known = await find(await reach.connect(target), context, incomplete)
+                return list(islice((name for name in known if name.startswith(incomplete)), MAX_SESSIONS))
+
+        try:
+            return asyncio.run(look())
+        except Exception:
+            return []
+
+    return complete
+
+
+@_completion
+async def complete_session(clew: Clew, _context: typer.Context, incomplete: str) -> Iterable[str]:
     """Complete the id of a session."""
-
-    async def find(clew: Clew) -> Iterable[str]:
-        return (await list_names(clew, incomplete)).sessions if _ID.fullmatch(incomplete) else ()
-
-    return _look_up(context, incomplete, find)
+    return (await list_names(clew, incomplete)).sessions if _ID.fullmatch(incomplete) else ()
 
 
-def complete_agent(context: typer.Context, incomplete: str) -> list[str]:
+@_completion
+async def complete_agent(clew: Clew, _context: typer.Context, _incomplete: str) -> Iterable[str]:
     """Complete the name of an agent, of those that sessions have."""
-
-    async def find(clew: Clew) -> Iterable[str]:
-        return (await list_names(clew)).agents
-
-    return _look_up(context, incomplete, find)
+    return (await list_names(clew)).agents
 
 
-def complete_model(context: typer.Context, incomplete: str) -> list[str]:
+@_completion
+async def complete_model(clew: Clew, _context: typer.Context, _incomplete: str) -> Iterable[str]:
     """Complete the name of a model, of those that sessions have."""
+    return (await list_names(clew)).models
 
-    async def find(clew: Clew) -> Iterable[str]:
-        return (await list_names(clew)).models
 
-    return _look_up(context, incomplete, find)
+async def _list_waiting(clew: Clew, context: typer.Context, needs: str) -> Iterable[str]:
+    session = (await reach.find_session(clew, context.params["session"])).session
+    waiting = await session.list_waiting_calls()
+    return [one.call.tool_call_id for one in waiting if one.needs == needs and one.session_id == session.id]
+
+
+@_completion
+async def complete_approval(clew: Clew, context: typer.Context, _incomplete: str) -> Iterable[str]:
+    """Complete the id of a tool call that waits for approval in the session that is named."""
+    return await _list_waiting(clew, context, "approval")
+
+
+@_completion
+async def complete_external(clew: Clew, context: typer.Context, _incomplete: str) -> Iterable[str]:
+    """Complete the id of an external tool call that waits for its result."""
+    return await _list_waiting(clew, context, "result")
 
 
 PROVIDER_TOOLS = ", ".join(get_args(ProviderTool))
@@ -111,53 +170,39 @@ def check_provider_tools(names: list[str] | None) -> list[str] | None:
     return names
 
 
-def complete_approval(context: typer.Context, incomplete: str) -> list[str]:
-    """Complete the id of a tool call that waits for approval in the session that is named."""
-    return _complete_call(context, incomplete, "approval")
-
-
-def complete_external(context: typer.Context, incomplete: str) -> list[str]:
-    """Complete the id of an external tool call that waits for its result."""
-    return _complete_call(context, incomplete, "result")
-
-
-def _complete_call(context: typer.Context, incomplete: str, needs: str) -> list[str]:
-    async def find(clew: Clew) -> Iterable[str]:
-        session: Session = (await reach.find_session(clew, context.params["session"])).session
-        waiting = await session.list_waiting_calls()
-        return [one.call.tool_call_id for one in waiting if one.needs == needs and one.session_id == session.id]
-
-    return _look_up(context, incomplete, find)
-
-
-def _look_up(
-    context: typer.Context, incomplete: str, find: Callable[[Clew], Coroutine[Any, Any, Iterable[str]]]
-) -> list[str]:
-    """Look names up on the server that the line names. Without an answer there is nothing to complete."""
-    typed = context.params
-    target = Target(typed.get("address"), typed.get("namespace"), typed.get("task_queue") or TASK_QUEUE)
-
-    async def look() -> list[str]:
-        async with asyncio.timeout(LOOK_SECONDS):
-            known = await find(await reach.connect(target))
-            return list(islice((name for name in known if name.startswith(incomplete)), MAX_SESSIONS))
-
+def find_login_name() -> str | None:
+    """Find the login name of the person at the terminal; None: there is none, as in some containers."""
     try:
-        return asyncio.run(look())
-    except Exception:
-        return []
+        return getpass.getuser()
+    except (KeyError, ImportError, OSError):
+        return None
 
 
-SessionId = Annotated[
-    str,
-    typer.Argument(metavar="SESSION", help="The session's id.", show_default=False, autocompletion=complete_session),
-]
+SessionId = Annotated[str, argument("SESSION", "The session's id.", complete=complete_session)]
 OptionalSessionId = Annotated[
-    str | None, typer.Argument(metavar="[SESSION]", help="The session's id.", autocompletion=complete_session)
+    str | None, argument("[SESSION]", "The session's id.", complete=complete_session, show_default=True)
 ]
-TaskQueue = Annotated[
-    str,
-    typer.Option(envvar="CLEW_TASK_QUEUE", metavar="NAME", help="The task queue of new sessions."),
+TaskQueue = Annotated[str, option("NAME", "The task queue of new sessions.", envvar="CLEW_TASK_QUEUE")]
+
+
+Address = Annotated[
+    str | None, option("HOST:PORT", "The Temporal server. Default: Temporal's configuration (TEMPORAL_ADDRESS).")
+]
+Namespace = Annotated[
+    str | None, option("NAME", "Temporal's namespace. Default: Temporal's configuration (TEMPORAL_NAMESPACE).")
+]
+AsJson = Annotated[bool, flag("Print JSON, for scripts.", "--json")]
+Model = Annotated[str | None, option("PROVIDER:NAME", "The model of a new session.", complete=complete_model)]
+Timeout = Annotated[int | None, option("SECONDS", "Seconds after which the request fails.", min=1)]
+Attach = Annotated[
+    list[Path] | None,
+    option(
+        "PATH",
+        "Send a file with the message: an image, a recording or a document. `-` reads it from stdin. May be "
+        "repeated.",
+        "--attach",
+        allow_dash=True,
+    ),
 ]
 
 
@@ -165,77 +210,64 @@ class StartOptions(TypedDict, total=False):
     """The configuration of a new session, as far as the command line sets it: the fields of `Clew.open`."""
 
     agent: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="The agent of a new session, by its name on the workers.",
-            autocompletion=complete_agent,
-        ),
+        str | None, option("NAME", "The agent of a new session, by its name on the workers.", complete=complete_agent)
     ]
     pin: Annotated[
-        bool | None,
-        typer.Option("--pin", help="A new session keeps this version of its agent and its tools' schemas."),
+        bool | None, flag("A new session keeps this version of its agent and its tools' schemas.", "--pin")
     ]
-    model: Annotated[
-        str | None,
-        typer.Option(metavar="PROVIDER:NAME", help="The model of a new session.", autocompletion=complete_model),
-    ]
+    model: Model
     fallbacks: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            "PROVIDER:NAME",
+            "A model that runs of a new session try while its model has an outage; may be repeated.",
             "--fallback",
-            metavar="PROVIDER:NAME",
-            help="A model that runs of a new session try while its model has an outage; may be repeated.",
-            autocompletion=complete_model,
+            complete=complete_model,
         ),
     ]
-    system_prompt: Annotated[
-        str | None, typer.Option("--system", metavar="TEXT", help="The system prompt of a new session.")
-    ]
-    tools: Annotated[
-        list[str] | None, typer.Option("--tool", metavar="NAME", help="A tool of a new session; may be repeated.")
-    ]
+    system_prompt: Annotated[str | None, option("TEXT", "The system prompt of a new session.", "--system")]
+    tools: Annotated[list[str] | None, option("NAME", "A tool of a new session; may be repeated.", "--tool")]
     provider_tools: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            "NAME",
+            f"A tool of a new session that the model's provider runs itself: {PROVIDER_TOOLS}; may be repeated.",
             "--provider-tool",
-            metavar="NAME",
-            help=f"A tool of a new session that the model's provider runs itself: {PROVIDER_TOOLS}; may be repeated.",
             callback=check_provider_tools,
-            autocompletion=complete_provider_tool,
+            complete=complete_provider_tool,
         ),
     ]
     require_approval: Annotated[
         list[str] | None,
-        typer.Option(
-            "--require-approval",
-            metavar="NAME",
-            help="A tool of a new session whose calls wait for approval; may be repeated.",
+        option(
+            "NAME", "A tool of a new session whose calls wait for approval; may be repeated.", "--require-approval"
         ),
     ]
 
 
-Text = Annotated[
-    str, typer.Argument(metavar="TEXT", help="The message; `-` reads it from stdin.", show_default=False)
-]
+MessageText = Annotated[str, argument("TEXT", "The message; `-` reads it from stdin.")]
 OpId = Annotated[
     str,
-    typer.Option(
+    option(
+        "ID",
+        "Id of the operation. The same id again is applied once. Default: a new one, which the command prints.",
         "--op-id",
-        metavar="ID",
         default_factory=make_id,
-        help="Id of the operation. The same id again is applied once. Default: a new one, which the command prints.",
         show_default=False,
     ),
 ]
 By = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="Who does it, stored with the entry. Default: the login name."),
+    option(
+        "NAME",
+        "Who does it, stored with the entry. Default: the login name.",
+        default_factory=find_login_name,
+        show_default=False,
+    ),
 ]
-Lane = Annotated[str | None, typer.Option(metavar="NAME", help="The lane. Default: the active one.")]
+Lane = Annotated[str | None, option("NAME", "The lane. Default: the active one.")]
 FromFile = Annotated[
-    Path | None,
-    typer.Option("--from-file", metavar="FILE", help="Read a file that `clew export` wrote; needs no server."),
+    Path | None, option("FILE", "Read a file that `clew export` wrote; needs no server.", "--from-file")
 ]
 At = Literal["terminal", "step"]
 """When a run reads an input."""
@@ -243,12 +275,12 @@ Unread = Literal["follow_up", "drop"]
 """What the session does with an input that the run did not read."""
 
 
-def find_login_name() -> str | None:
-    """Find the login name of the person at the terminal; None: there is none, as in some containers."""
-    try:
-        return getpass.getuser()
-    except (KeyError, ImportError, OSError):
-        return None
+def find_flags(options: type[Any]) -> dict[str, str]:
+    """Find the option of each field of a type of options."""
+    fields = get_type_hints(options, include_extras=True).items()
+    # Typer keeps the first name of an annotation as the default until it has made the command.
+    named = {name: (held.__metadata__[0].default, *(held.__metadata__[0].param_decls or ())) for name, held in fields}
+    return {name: next((one for one in names if isinstance(one, str)), f"--{name}") for name, names in named.items()}
 
 
 def read_text(argument: str) -> str:

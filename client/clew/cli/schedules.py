@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from datetime import datetime, timedelta
 from typing import Annotated, Any, TypedDict, Unpack, cast
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from clew.cli import show as output
 from clew.cli.command import Invocation, command
-from clew.cli.options import complete_agent, complete_model, complete_session, read_text
+from clew.cli.options import (
+    MessageText,
+    Model,
+    Timeout,
+    argument,
+    complete_agent,
+    complete_session,
+    flag,
+    option,
+    read_text,
+)
 from clew.schedules import OVERLAPS, Overlap, ScheduleDetails, Schedules, ScheduleSummary, UpdateOptions
 from clew_workflows.contract import SendMessageInput
 from clew_workflows.contract.config import OnBusy
@@ -24,8 +30,8 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks
 _NEXT = 3
 """The next times that `show` prints, and the newest runs."""
 
-ScheduleId = Annotated[str, typer.Argument(metavar="ID", help="The schedule's id.", show_default=False)]
-Note = Annotated[str | None, typer.Option(metavar="TEXT", help="A note for people, which lists show.")]
+ScheduleId = Annotated[str, argument("ID", "The schedule's id.")]
+Note = Annotated[str | None, option("TEXT", "A note for people, which lists show.")]
 
 
 def parse_duration(text: str) -> timedelta:
@@ -52,15 +58,16 @@ def parse_time(text: str) -> datetime:
         raise typer.BadParameter(f"{text!r} is not a time like 2026-11-01T06:00") from None
 
 
-def check_overlap(name: str | None) -> str | None:
-    """Check the name of a policy before anything is sent.
+def read_overlap(name: str | None) -> str | None:
+    """Read the name of a policy before anything is sent.
 
     Raises:
         typer.BadParameter: It is unknown.
     """
-    if name is not None and name.replace("-", "_") not in OVERLAPS:
+    policy = name and name.replace("-", "_")
+    if policy is not None and policy not in OVERLAPS:
         raise typer.BadParameter(f"{name!r} is none of {_list_overlaps()}")
-    return name
+    return policy
 
 
 def _list_overlaps() -> str:
@@ -68,94 +75,71 @@ def _list_overlaps() -> str:
 
 
 def _complete_overlap(incomplete: str) -> list[str]:
-    return [name.replace("_", "-") for name in OVERLAPS if name.replace("_", "-").startswith(incomplete)]
+    return [name for name in _list_overlaps().split(", ") if name.startswith(incomplete)]
 
 
 class ScheduleOptions(TypedDict, total=False):
     """The options of `create` and `update`."""
 
-    session: Annotated[
+    session_id: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "SESSION",
+            "The session that gets the message. It is opened if it does not run.",
             "--session",
-            metavar="SESSION",
-            help="The session that gets the message. It is opened if it does not run.",
-            autocompletion=complete_session,
+            complete=complete_session,
         ),
     ]
     session_prefix: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="Instead of --session: a new session each time, whose id is NAME and the time."
-        ),
+        str | None, option("NAME", "Instead of --session: a new session each time, whose id is NAME and the time.")
     ]
     close: Annotated[
         bool | None,
-        typer.Option(
+        flag(
+            "Whether the session is closed after the outcome. Default: one of a prefix is closed.",
             "--close/--keep-open",
-            help="Whether the session is closed after the outcome. Default: one of a prefix is closed.",
         ),
     ]
-    agent: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="The agent of a new session.", autocompletion=complete_agent),
-    ]
-    model: Annotated[
-        str | None,
-        typer.Option(metavar="PROVIDER:NAME", help="The model of a new session.", autocompletion=complete_model),
-    ]
+    agent: Annotated[str | None, option("NAME", "The agent of a new session.", complete=complete_agent)]
+    model: Model
     cron: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TEXT", help="A cron expression, as in '0 6 * * 1-5' or @daily; may be repeated."),
+        list[str] | None, option("TEXT", "A cron expression, as in '0 6 * * 1-5' or @daily; may be repeated.")
     ]
     every: Annotated[
         timedelta | None,
-        typer.Option(
-            metavar="TIME", parser=parse_duration, help="The time from one message to the next, as in 15m or 24h."
-        ),
+        option("TIME", "The time from one message to the next, as in 15m or 24h.", parser=parse_duration),
     ]
     offset: Annotated[
-        timedelta | None,
-        typer.Option(metavar="TIME", parser=parse_duration, help="What is added to the multiples of --every."),
+        timedelta | None, option("TIME", "What is added to the multiples of --every.", parser=parse_duration)
     ]
-    time_zone: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The time zone of --cron, as in Europe/Berlin. Default: UTC.")
-    ]
+    time_zone: Annotated[str | None, option("NAME", "The time zone of --cron, as in Europe/Berlin. Default: UTC.")]
     jitter: Annotated[
         timedelta | None,
-        typer.Option(
-            metavar="TIME", parser=parse_duration, help="Each message is later by a random part of this time."
-        ),
+        option("TIME", "Each message is later by a random part of this time.", parser=parse_duration),
     ]
-    start: Annotated[
+    start_at: Annotated[
         datetime | None,
-        typer.Option(metavar="TIME", parser=parse_time, help="No message before this time, as in 2026-11-01T06:00."),
+        option("TIME", "No message before this time, as in 2026-11-01T06:00.", "--start", parser=parse_time),
     ]
-    end: Annotated[
-        datetime | None, typer.Option(metavar="TIME", parser=parse_time, help="No message after this time.")
-    ]
+    end_at: Annotated[datetime | None, option("TIME", "No message after this time.", "--end", parser=parse_time)]
     overlap: Annotated[
         str | None,
-        typer.Option(
-            metavar="POLICY",
-            help=f"What happens if the request before is not over: {_list_overlaps()}. Default: skip.",
-            callback=check_overlap,
-            autocompletion=_complete_overlap,
+        option(
+            "POLICY",
+            f"What happens if the request before is not over: {_list_overlaps()}. Default: skip.",
+            callback=read_overlap,
+            complete=_complete_overlap,
         ),
     ]
     catch_up: Annotated[
         timedelta | None,
-        typer.Option(
-            metavar="TIME", parser=parse_duration, help="How late a missed time is still used. Default: a year."
-        ),
+        option("TIME", "How late a missed time is still used. Default: a year.", parser=parse_duration),
     ]
     on_busy: Annotated[
         OnBusy | None,
-        typer.Option(help="What the session does with the message while it serves a request. Default: queue."),
+        option(None, "What the session does with the message while it serves a request. Default: queue."),
     ]
-    timeout: Annotated[
-        int | None, typer.Option(min=1, metavar="SECONDS", help="Seconds after which the request fails.")
-    ]
+    timeout: Timeout
     note: Note
 
 
@@ -163,11 +147,9 @@ class ScheduleOptions(TypedDict, total=False):
 def create(
     invocation: Invocation,
     schedule: ScheduleId,
-    text: Annotated[
-        str, typer.Argument(metavar="TEXT", help="The message; `-` reads it from stdin.", show_default=False)
-    ],
+    text: MessageText,
     *,
-    paused: Annotated[bool, typer.Option("--paused", help="Send nothing until it is resumed.")] = False,
+    paused: Annotated[bool, flag("Send nothing until it is resumed.", "--paused")] = False,
     **options: Unpack[ScheduleOptions],
 ) -> None:
     """Send a message at times of a calendar or in intervals, to a session or to a new one each time."""
@@ -187,9 +169,7 @@ def update(
     invocation: Invocation,
     schedule: ScheduleId,
     *,
-    text: Annotated[
-        str | None, typer.Option("--text", metavar="TEXT", help="The message; `-` reads it from stdin.")
-    ] = None,
+    text: Annotated[str | None, option("TEXT", "The message; `-` reads it from stdin.", "--text")] = None,
     **options: Unpack[ScheduleOptions],
 ) -> None:
     """Change a schedule. What is not named stays; requests that run go on."""
@@ -208,7 +188,9 @@ def list_(invocation: Invocation) -> None:
 
     summaries = invocation.run(lambda clew: read(Schedules(clew)))
     document = {"schedules": [summary.as_dict() for summary in summaries]}
-    invocation.print(document, lambda to: _print_summaries(to, summaries))
+    titles = ("schedule", "status", "times", "next", "last", "note")
+    rows = list(map(_make_cells, summaries))
+    invocation.print(document, lambda to: output.print_table(to, titles, rows, wrapped=("times", "note")))
 
 
 @command(target=("address", "namespace"))
@@ -237,16 +219,16 @@ def trigger(
     *,
     overlap: Annotated[
         str | None,
-        typer.Option(
-            metavar="POLICY",
-            help=f"What happens if a request is not over: {_list_overlaps()}. Default: as the schedule says.",
-            callback=check_overlap,
-            autocompletion=_complete_overlap,
+        option(
+            "POLICY",
+            f"What happens if a request is not over: {_list_overlaps()}. Default: as the schedule says.",
+            callback=read_overlap,
+            complete=_complete_overlap,
         ),
     ] = None,
 ) -> None:
     """Send the message of a schedule now."""
-    policy = _read_overlap(overlap)
+    policy = cast("Overlap | None", overlap)
     _change(invocation, schedule, "triggered", lambda schedules: schedules.trigger(schedule, overlap=policy))
 
 
@@ -267,51 +249,13 @@ def _change(invocation: Invocation, schedule: str, done: str, change: Any) -> No
 
 def _make_fields(options: ScheduleOptions) -> UpdateOptions:
     """Make the arguments of the Python client of the options of a command."""
-    message = {"on_busy": options.get("on_busy"), "timeout_seconds": options.get("timeout")}
-    model = options.get("model")
-    fields = {
-        **{
-            name: options.get(name)
-            for name in (
-                "session_prefix",
-                "close",
-                "agent",
-                "every",
-                "offset",
-                "time_zone",
-                "jitter",
-                "catch_up",
-                "note",
-            )
-        },
-        "session_id": options.get("session"),
-        "cron": options.get("cron") or None,
-        "start_at": options.get("start"),
-        "end_at": options.get("end"),
-        "overlap": _read_overlap(options.get("overlap")),
-        "config": {"model": model} if model else None,
-        "options": {name: value for name, value in message.items() if value is not None} or None,
-    }
-    return cast("UpdateOptions", {name: value for name, value in fields.items() if value is not None})
-
-
-def _read_overlap(name: str | None) -> Overlap | None:
-    return cast("Overlap", name.replace("-", "_")) if name else None
-
-
-def _print_summaries(to: Console, summaries: Sequence[ScheduleSummary]) -> None:
-    """Print schedules: a table on a terminal, else one line each with tabs."""
-    rows = [_make_cells(summary) for summary in summaries]
-    if not to.is_terminal:
-        for row in rows:
-            output.print_text(to, Text("\t".join(row)))
-        return
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    for title in ("schedule", "status", "times", "next", "last", "note"):
-        table.add_column(title, no_wrap=title not in ("times", "note"))
-    for row in rows:
-        table.add_row(*map(output.make_text, row))
-    to.print(table)
+    fields: dict[str, Any] = {name: value for name, value in options.items() if value not in (None, [])}
+    message = {"on_busy": fields.pop("on_busy", None), "timeout_seconds": fields.pop("timeout", None)}
+    if any(message.values()):
+        fields["options"] = {name: value for name, value in message.items() if value is not None}
+    if model := fields.pop("model", None):
+        fields["config"] = {"model": model}
+    return cast("UpdateOptions", fields)
 
 
 def _make_cells(summary: ScheduleSummary) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from clew.cli import _operators as operators
 from clew.cli import show
 from clew.cli.failures import FAILED, exit_on_error
 from clew.cli.hints import find_program
-from clew.cli.options import TaskQueue
+from clew.cli.options import TaskQueue, flag, option
 from clew.cli.reach import Misconfigured
 from clew.cli.serve import studio_process
 from clew.local import StartFailed
@@ -42,32 +42,26 @@ def dev(
     *,
     tools: Annotated[
         str,
-        typer.Option(
+        option(
+            "MODULES",
+            "Modules that define tools, separated by commas; in the current folder or installed.",
             envvar="CLEW_TOOLS",
-            metavar="MODULES",
-            help="Modules that define tools, separated by commas; in the current folder or installed.",
         ),
     ] = "",
-    agents: Annotated[
-        str, typer.Option(envvar="CLEW_AGENTS", metavar="MODULES", help="Modules that define agents, likewise.")
-    ] = "",
+    agents: Annotated[str, option("MODULES", "Modules that define agents, likewise.", envvar="CLEW_AGENTS")] = "",
     model: Annotated[
         str | None,
-        typer.Option(
-            metavar="PROVIDER:NAME",
-            help="The model to chat with; its key is in the environment. Default: a small one on this machine.",
+        option(
+            "PROVIDER:NAME",
+            "The model to chat with; its key is in the environment. Default: a small one on this machine.",
         ),
     ] = None,
-    port: Annotated[int, typer.Option(min=1, max=65535, help="The port of the Temporal server.")] = PORT,
-    ui_port: Annotated[int, typer.Option(min=1, max=65535, help="The port of its web UI.")] = UI_PORT,
-    studio_port: Annotated[int, typer.Option(min=1, max=65535, help="The port of the studio.")] = STUDIO_PORT,
-    folder: Annotated[
-        Path, typer.Option(metavar="FOLDER", help="Where the sessions are kept, for the next time.")
-    ] = FOLDER,
-    ephemeral: Annotated[bool, typer.Option("--ephemeral", help="Keep no sessions after the end.")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print a JSON object a line, and the worker's log on stderr.")
-    ] = False,
+    port: Annotated[int, option(None, "The port of the Temporal server.", min=1, max=65535)] = PORT,
+    ui_port: Annotated[int, option(None, "The port of its web UI.", min=1, max=65535)] = UI_PORT,
+    studio_port: Annotated[int, option(None, "The port of the studio.", min=1, max=65535)] = STUDIO_PORT,
+    folder: Annotated[Path, option("FOLDER", "Where the sessions are kept, for the next time.")] = FOLDER,
+    ephemeral: Annotated[bool, flag("Keep no sessions after the end.", "--ephemeral")] = False,
+    as_json: Annotated[bool, flag("Print a JSON object a line, and the worker's log on stderr.", "--json")] = False,
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
     """Run a Temporal server, its UI, the studio, a model and a worker here, for tools of the current folder.
@@ -123,17 +117,17 @@ def _fail(error: Exception) -> typer.Exit:
 
 def codec_server(
     *,
-    host: Annotated[str, typer.Option(help="The address to listen on. Other than loopback: behind TLS only.")] = (
+    host: Annotated[str, option(None, "The address to listen on. Other than loopback: behind TLS only.")] = (
         "127.0.0.1"
     ),
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port.")] = CODEC_PORT,
+    port: Annotated[int, option(None, "The port.", min=0, max=65535)] = CODEC_PORT,
     origin: Annotated[
         list[str] | None,
-        typer.Option(
-            envvar="CLEW_CODEC_ORIGINS",
-            metavar="URL",
-            help="Origin of a Temporal UI that may use the server, exactly; can be repeated. Default: the UI of "
+        option(
+            "URL",
+            "Origin of a Temporal UI that may use the server, exactly; can be repeated. Default: the UI of "
             "`clew dev`.",
+            envvar="CLEW_CODEC_ORIGINS",
         ),
     ] = None,
 ) -> None:
@@ -161,8 +155,7 @@ async def _serve(server: operators.CodecServer, host: str, port: int) -> None:
         asyncio.get_running_loop().add_signal_handler(name, stopped.set)
     try:
         async with operators.serve_http(server, host, port) as bound:
-            shown = f"[{host}]" if ":" in host else host
-            typer.echo(f"codec server ready: http://{shown}:{bound}")
+            typer.echo(f"codec server ready: {show.write_address(host, bound)}")
             await stopped.wait()
     except OSError as error:
         raise Misconfigured(f"cannot listen on {host}:{port}: {error.strerror}") from None

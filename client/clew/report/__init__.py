@@ -1,7 +1,7 @@
 """The report of a session: what it did, what it cost and what each model call saw, as values and as one HTML page.
 
-`making` makes the values of `types` from a thread, with `conversation` and `windows`. `rendering` makes the page of
-them, with `pictures` and `texts`; it needs the extra `cli`.
+`making` makes the values of `types` from a thread, with `conversation` and `windows`. `rendering` puts them
+into the page, whose scripts and styles in `page` are the studio's, too.
 """
 
 from clew.report.making import MAX_ENTRIES, make_report

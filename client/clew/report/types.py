@@ -396,8 +396,26 @@ class Relative(Output):
     usage: Usage | None = None
 
 
-class Report(Output):
-    """A session, from its thread alone.
+class Overview(Output):
+    """What the model calls of a session saw, and when.
+
+    Attributes:
+        entries: The number of entries of the session.
+        first_at: When the first entry was committed; absent without entries.
+        last_at: When the last entry was committed.
+        calls: The model calls, in order.
+        timeline: Lanes and operations.
+    """
+
+    entries: int
+    first_at: str | None
+    last_at: str | None
+    calls: tuple[Call, ...]
+    timeline: Timeline
+
+
+class Report(Overview):
+    """A session, from its thread alone; `calls` are all its model calls.
 
     Attributes:
         session_id: The session.
@@ -408,9 +426,6 @@ class Report(Output):
         model: The model in force at the last entry.
         metadata: The session's metadata.
         has_texts: Whether the report has the texts of the conversation.
-        entries: The number of entries of the session.
-        first_at: When the first entry was committed; absent without entries.
-        last_at: When the last entry was committed.
         first_shown: The first entry whose content the report shows.
         last_shown: The last one; before `first_shown`, if it shows none.
         requests: The number of requests that have ended, by their status.
@@ -419,10 +434,8 @@ class Report(Output):
         unpriced_calls: The number of model calls whose cost is not known.
         subagent_usage: The usage of all subagents that have reported theirs.
         system_prompt: The system prompt in force at the last entry.
-        calls: All model calls, in order.
         items: The conversation and what happened between its messages.
         failures: What failed in the whole session, in order.
-        timeline: Lanes and operations.
         relatives: Forks and subagents.
     """
 
@@ -434,9 +447,6 @@ class Report(Output):
     model: str | None
     metadata: dict[str, Text]
     has_texts: bool
-    entries: int
-    first_at: str | None
-    last_at: str | None
     first_shown: int
     last_shown: int
     requests: dict[str, int]
@@ -445,8 +455,6 @@ class Report(Output):
     unpriced_calls: int
     subagent_usage: Usage | None
     system_prompt: Text | None
-    calls: tuple[Call, ...]
     items: tuple[Item, ...]
     failures: tuple[Failure, ...]
-    timeline: Timeline
     relatives: tuple[Relative, ...]

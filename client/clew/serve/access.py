@@ -31,7 +31,7 @@ from clew.serve.problems import Forbidden, QuotaExceeded, RateLimited, Unauthori
 from clew.serve.tenants import ALL_TENANTS, Reader, make_reader
 from clew.session import Clew, Session
 from clew.session.connection import validate_session_id
-from clew.session.options import SessionOptions
+from clew.session.keywords import SessionOptions
 from clew.session.transport import translate_error
 from clew_workflows.contract.config import SessionConfig
 from clew_workflows.contract.errors import InvalidInput

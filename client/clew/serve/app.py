@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from importlib.metadata import version
@@ -22,14 +22,8 @@ from clew.serve.bodies import make_shares
 from clew.serve.document import add_page, describe_bodies
 from clew.serve.gate import Gate
 from clew.serve.mcp_sessions import McpSessions
-from clew.serve.problems import (
-    PROBLEMS,
-    InvalidParameter,
-    Problem,
-    describe_invalid,
-    find_reader,
-    make_response,
-)
+from clew.serve.openai.refusals import InvalidValue, make_error_response
+from clew.serve.problems import PROBLEMS, InvalidParameter, Problem, describe_invalid, find_reader, make_response
 from clew.serve.settings import ServeSettings
 from clew.serve.shares import Shares
 from clew.serve.streams import Drain
@@ -101,9 +95,8 @@ def make_app(
     app.state.limiter, app.state.drain, app.state.new_sessions = RateLimiter(), Drain(), NewSessions()
     app.state.body_work, app.state.reports = make_shares(), Shares(sessions.REPORTS_AT_ONCE, 1)
     app.state.mcp_sessions = McpSessions(mcp_server.SERVER, app.state.drain, settings.max_mcp_sessions)
-    app.add_exception_handler(ClewError, _answer_error)
-    app.add_exception_handler(RequestValidationError, _answer_validation_error)
-    app.add_exception_handler(HTTPException, _answer_http_error)
+    for kind in (ClewError, RequestValidationError, HTTPException):
+        app.add_exception_handler(kind, _answer_error)
     app.add_middleware(Gate, app=app, meter=meter)
     if settings.cors_origins:
         app.add_middleware(
@@ -154,26 +147,23 @@ async def _find_problem(clew: Clew) -> str | None:
 
 
 async def _answer_error(request: Request, error: Exception) -> JSONResponse:
-    """Answer an error of Clew, or of the service itself."""
-    assert isinstance(error, ClewError)
-    if isinstance(error, InvalidParameter) and find_reader(request).is_operator:
-        reason = await request.app.state.clew.explain_model(error.message)
-        if reason != error.message:
+    """Answer an error in the form that the clients of the path know. The answer repeats no value."""
+    is_openai = request.url.path.startswith(openai.PATHS)
+    headers: Mapping[str, str] | None = None
+    status: int | None = None
+    match error:
+        case RequestValidationError():
+            # Parameters that are not valid.
+            message, param = describe_invalid(error)
+            error = (InvalidValue if is_openai else InvalidParameter)(message, param=param)
+        case HTTPException():
+            # The web framework's: no such route, another method, a body that cannot be read.
+            headers, status = error.headers, error.status_code
+            error = PROBLEMS.get(status, Problem)(str(error.detail))
+        case InvalidParameter() if not is_openai and find_reader(request).is_operator:
+            reason = await request.app.state.clew.explain_model(error.message)
             error = InvalidParameter(reason, param=error.param)
-    return make_response(request, error)
-
-
-def _answer_validation_error(request: Request, error: Exception) -> JSONResponse:
-    """Answer parameters that are not valid. The answer does not repeat their values."""
-    assert isinstance(error, RequestValidationError)
-    message, param = describe_invalid(error)
-    return make_response(request, InvalidParameter(message, param=param))
-
-
-def _answer_http_error(request: Request, error: Exception) -> JSONResponse:
-    """Answer an error of the web framework: no such route, another method, a body that cannot be read."""
-    assert isinstance(error, HTTPException)
-    problem = PROBLEMS.get(error.status_code, Problem)(str(error.detail))
-    response = make_response(request, problem, error.status_code)
-    response.headers.update(error.headers or {})
+    assert isinstance(error, ClewError)
+    response = make_error_response(request, error) if is_openai else make_response(request, error, status)
+    response.headers.update(headers or {})
     return response

@@ -16,10 +16,10 @@ from clew.serve.answers import BlobRow, BlobsList, ErrorBody, answer
 from clew.serve.bodies import read_body
 from clew.serve.sessions import Known
 from clew.serve.worker_watch import WatchedRoute
-from clew.session.blobs import read_named
+from clew.session.session_blobs import read_named
 from clew_workflows.contract.content import BlobName, Digest, MediaType
 from clew_workflows.contract.inputs import UploadId
-from clew_workflows.contract.names import MAX_UPLOAD_SECONDS, UPLOAD_SECONDS
+from clew_workflows.contract.limits import MAX_UPLOAD_SECONDS, UPLOAD_SECONDS
 from clew_workflows.contract.outputs import BlobReceipt, UploadReceipt
 from clew_workflows.contract.validation import Input
 

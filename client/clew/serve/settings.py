@@ -7,9 +7,9 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from clew_workflows.contract.content import MAX_BLOB_BYTES
 from clew_workflows.contract.errors import InvalidInput
 from clew_workflows.contract.invalid import Form
+from clew_workflows.contract.limits import MAX_BLOB_BYTES
 from clew_workflows.contract.names import TASK_QUEUE
 
 MAX_BODY_BYTES = 2_000_000

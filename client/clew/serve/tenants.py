@@ -1,4 +1,4 @@
-"""What tenants read of errors: one table for every face.
+"""What callers are told of errors: one table of words for every face, with statuses and what tenants read.
 
 Operators read each error as it is. It may name agents and providers of others, variables, commands, files and hosts,
 so a tenant reads the reason itself only where it is about its own request, and else the text of this table.
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from clew.session.events import EntryCommitted, Retrying, SessionEvent, SubagentWaiting
+from clew.session.events import Change, EntryCommitted, Retrying, SubagentWaiting
 from clew_workflows.contract.errors import ClewError, Refusal, RequestFailed
 from clew_workflows.contract.outcomes import OutcomeError
 from clew_workflows.contract.payloads import ToolMessage
@@ -22,94 +22,95 @@ ALL_TENANTS = "*"
 AWAY = "the service cannot do it at present: repeat it later"
 FAILED = "the service has failed: its operator can find out why"
 
-TEXTS: Mapping[str, tuple[bool, str]] = {
-    # The word: whether its reason is about the request itself, so that it is shown; and the text in its place.
+WORDS: Mapping[str, tuple[int, bool, str]] = {
+    # The word: its HTTP status; whether its reason is about the request itself, so that it is shown; and the text in
+    # its place.
     # The session's refusals.
-    "already_answered": (True, "a result of the tool call has been submitted before"),
-    "already_resolved": (True, "the tool call was already approved or denied"),
-    "archive_damaged": (False, "the session's archive is damaged: its operator can repair it"),
-    "archive_unavailable": (False, AWAY),
-    "archived": (True, "the answer needs entries that are in the archive alone"),
-    "busy": (True, "the session serves another request"),
-    "call_ended": (True, "the tool call waits for no result any more"),
-    "checkpoint_unavailable": (False, "the service makes no checkpoints"),
-    "closed": (True, "the session has ended or hibernates: open it to continue it"),
-    "content_mismatch": (True, "the bytes are not what their description says"),
-    "empty_content": (True, "the content is empty"),
-    "encoding_unavailable": (False, FAILED),
-    "idle": (True, "no request is active or waits"),
-    "interrupted": (False, "the session was interrupted: its operator can repair it"),
-    "invalid_input": (True, "the request cannot be served as it is"),
-    "invalid_operation": (True, "the context operation cannot be applied"),
-    "invalid_token_budget": (True, "the policy, or the budget of the window, leaves no token for the context"),
-    "newer_version": (False, FAILED),
-    "not_encrypted": (False, "the service takes only what is encrypted"),
-    "not_found": (True, "there is no such thing"),
-    "nothing_to_summarize": (True, "there are no messages to summarize"),
-    "queue_full": (True, "too much waits already: repeat it later"),
-    "refused": (False, FAILED),
-    "clew_error": (False, FAILED),
-    "repeated": (True, "the same input came before, and was carried out"),
-    "request_failed": (False, FAILED),
-    "request_reused": (True, "the id is that of another input: send this one under its own id"),
-    "request_mismatch": (True, "another request than the named one is running"),
-    "search_attributes_missing": (False, "the service has no such lists"),
-    "server_unreachable": (False, AWAY),
-    "starting": (False, "the session is starting: repeat it"),
-    "thread_mismatch": (False, "the session and its archive do not belong together: its operator can repair it"),
-    "token_expired": (True, "the checkpoint has expired"),
-    "token_foreign": (True, "the checkpoint is of another place"),
-    "token_key": (False, "the checkpoint was signed with a key that the service does not have"),
-    "token_legacy": (True, "checkpoints of a thread are not taken"),
-    "token_malformed": (True, "the text is no complete checkpoint"),
-    "token_mismatch": (False, "the agent has changed since the checkpoint was made"),
-    "token_signature": (True, "the signature does not match the checkpoint"),
-    "token_version": (True, "the checkpoint has another version"),
-    "too_large": (True, "the input exceeds its limit"),
-    "unknown_approval": (True, "no approval is pending for that tool call"),
-    "unknown_blob": (True, "the session has no such blob: store it first"),
-    "unknown_key": (False, FAILED),
-    "unknown_lane": (True, "the thread has no lane of that name"),
-    "unknown_request": (True, "the session has no such request"),
-    "unknown_tool": (True, "the session has no such tool"),
-    "unknown_tool_call": (True, "no external tool call of that id waits for a result"),
-    "unknown_upload": (True, "the session has no such upload"),
-    "unsupported_content": (True, "no model can read a file of that type"),
-    "unsupported_strategy": (True, "the strategy is not served"),
-    "upload_expired": (True, "the upload was not finished in its time: start another one"),
-    "upload_unavailable": (False, "the service takes no uploads to its store: store the blob with a request"),
-    "worker_unavailable": (False, "no worker serves the session at present: repeat it later, with the same id"),
+    "already_answered": (409, True, "a result of the tool call has been submitted before"),
+    "already_resolved": (409, True, "the tool call was already approved or denied"),
+    "archive_damaged": (500, False, "the session's archive is damaged: its operator can repair it"),
+    "archive_unavailable": (503, False, AWAY),
+    "archived": (409, True, "the answer needs entries that are in the archive alone"),
+    "busy": (409, True, "the session serves another request"),
+    "call_ended": (409, True, "the tool call waits for no result any more"),
+    "checkpoint_unavailable": (501, False, "the service makes no checkpoints"),
+    "closed": (409, True, "the session has ended or hibernates: open it to continue it"),
+    "content_mismatch": (400, True, "the bytes are not what their description says"),
+    "empty_content": (400, True, "the content is empty"),
+    "encoding_unavailable": (500, False, FAILED),
+    "idle": (409, True, "no request is active or waits"),
+    "interrupted": (409, False, "the session was interrupted: its operator can repair it"),
+    "invalid_input": (400, True, "the request cannot be served as it is"),
+    "invalid_operation": (400, True, "the context operation cannot be applied"),
+    "invalid_token_budget": (400, True, "the policy, or the budget of the window, leaves no token for the context"),
+    "newer_version": (500, False, FAILED),
+    "not_encrypted": (400, False, "the service takes only what is encrypted"),
+    "not_found": (404, True, "there is no such thing"),
+    "nothing_to_summarize": (409, True, "there are no messages to summarize"),
+    "queue_full": (429, True, "too much waits already: repeat it later"),
+    "refused": (409, False, FAILED),
+    "clew_error": (502, False, FAILED),
+    "repeated": (409, True, "the same input came before, and was carried out"),
+    "request_failed": (409, False, FAILED),
+    "request_reused": (409, True, "the id is that of another input: send this one under its own id"),
+    "request_mismatch": (409, True, "another request than the named one is running"),
+    "search_attributes_missing": (501, False, "the service has no such lists"),
+    "server_unreachable": (503, False, AWAY),
+    "starting": (503, False, "the session is starting: repeat it"),
+    "thread_mismatch": (409, False, "the session and its archive do not belong together: its operator can repair it"),
+    "token_expired": (400, True, "the checkpoint has expired"),
+    "token_foreign": (400, True, "the checkpoint is of another place"),
+    "token_key": (400, False, "the checkpoint was signed with a key that the service does not have"),
+    "token_legacy": (400, True, "checkpoints of a thread are not taken"),
+    "token_malformed": (400, True, "the text is no complete checkpoint"),
+    "token_mismatch": (409, False, "the agent has changed since the checkpoint was made"),
+    "token_signature": (400, True, "the signature does not match the checkpoint"),
+    "token_version": (400, True, "the checkpoint has another version"),
+    "too_large": (413, True, "the input exceeds its limit"),
+    "unknown_approval": (404, True, "no approval is pending for that tool call"),
+    "unknown_blob": (404, True, "the session has no such blob: store it first"),
+    "unknown_key": (500, False, FAILED),
+    "unknown_lane": (404, True, "the thread has no lane of that name"),
+    "unknown_request": (404, True, "the session has no such request"),
+    "unknown_tool": (400, True, "the session has no such tool"),
+    "unknown_tool_call": (404, True, "no external tool call of that id waits for a result"),
+    "unknown_upload": (404, True, "the session has no such upload"),
+    "unsupported_content": (400, True, "no model can read a file of that type"),
+    "unsupported_strategy": (400, True, "the strategy is not served"),
+    "upload_expired": (410, True, "the upload was not finished in its time: start another one"),
+    "upload_unavailable": (501, False, "the service takes no uploads to its store: store the blob with a request"),
+    "worker_unavailable": (503, False, "no worker serves the session at present: repeat it later, with the same id"),
     # How requests and summaries fail.
-    "item_refused": (False, "the model's provider refuses a part of the context, which was left out"),
-    "bad_request": (False, "the model's provider refuses the request as invalid"),
-    "cancelled": (True, "it was cancelled"),
-    "content_refused": (False, "the model's provider refuses the content"),
-    "context_damaged": (False, FAILED),
-    "context_length_exceeded": (False, "the conversation is too long for the model"),
-    "context_overflow": (True, "what the context must have does not fit into it"),
-    "cost_limit": (True, "the session's limit of costs is used up"),
-    "empty_reply": (False, "the model has sent an empty reply"),
-    "hook_failed": (False, FAILED),
-    "insufficient_quota": (False, "the model cannot be called at present"),
-    "internal": (False, FAILED),
-    "invalid_output": (True, "the answer does not meet the schema"),
-    "max_output_tokens": (True, "the replies ended within tool calls: they reached the limit of their length"),
-    "mcp_unavailable": (False, "a tool of the agent cannot be reached at present: repeat the message later"),
-    "overloaded": (False, "the model is overloaded: repeat the message later"),
-    "provider_unavailable": (False, "the model cannot be reached at present: repeat the message later"),
-    "rate_limited": (False, "the model's rate limit is reached: repeat the message later"),
-    "refused_by_hook": (True, "the message or the answer is refused"),
-    "timeout": (False, "the request has timed out"),
-    "token_limit": (True, "the session's limit of tokens is used up"),
-    "truncated_stream": (False, "the model's reply ended too early"),
-    "unauthorized": (False, "the model cannot be called at present"),
-    "unknown_agent": (False, "there is no such agent"),
-    "unknown_model": (False, "there is no such model"),
-    "unknown_price": (False, "the price of the model is not known, so a limit of costs cannot be kept"),
-    "unusable_summary": (False, "the model wrote no usable summary"),
-    "worker_lost": (False, FAILED),
+    "item_refused": (500, False, "the model's provider refuses a part of the context, which was left out"),
+    "bad_request": (400, False, "the model's provider refuses the request as invalid"),
+    "cancelled": (409, True, "it was cancelled"),
+    "content_refused": (400, False, "the model's provider refuses the content"),
+    "context_damaged": (500, False, FAILED),
+    "context_length_exceeded": (400, False, "the conversation is too long for the model"),
+    "context_overflow": (400, True, "what the context must have does not fit into it"),
+    "cost_limit": (500, True, "the session's limit of costs is used up"),
+    "empty_reply": (500, False, "the model has sent an empty reply"),
+    "hook_failed": (500, False, FAILED),
+    "insufficient_quota": (500, False, "the model cannot be called at present"),
+    "internal": (500, False, FAILED),
+    "invalid_output": (500, True, "the answer does not meet the schema"),
+    "max_output_tokens": (500, True, "the replies ended within tool calls: they reached the limit of their length"),
+    "mcp_unavailable": (500, False, "a tool of the agent cannot be reached at present: repeat the message later"),
+    "overloaded": (500, False, "the model is overloaded: repeat the message later"),
+    "provider_unavailable": (500, False, "the model cannot be reached at present: repeat the message later"),
+    "rate_limited": (429, False, "the model's rate limit is reached: repeat the message later"),
+    "refused_by_hook": (400, True, "the message or the answer is refused"),
+    "timeout": (500, False, "the request has timed out"),
+    "token_limit": (500, True, "the session's limit of tokens is used up"),
+    "truncated_stream": (500, False, "the model's reply ended too early"),
+    "unauthorized": (500, False, "the model cannot be called at present"),
+    "unknown_agent": (500, False, "there is no such agent"),
+    "unknown_model": (500, False, "there is no such model"),
+    "unknown_price": (500, False, "the price of the model is not known, so a limit of costs cannot be kept"),
+    "unusable_summary": (500, False, "the model wrote no usable summary"),
+    "worker_lost": (500, False, FAILED),
 }
-"""What a tenant reads of each word of the contract."""
+"""What HTTP and tenants have for each word of the contract."""
 
 _OPAQUE = frozenset({"arguments", "content", "metadata", "meta", "tools", "external_tools", "parameters"})
 """The fields of answers that hold what callers, models and tools have written."""
@@ -144,7 +145,7 @@ class Reader:
         """Tell why something has failed: the reason, or the text in its place."""
         if self.is_operator:
             return self.name_sessions(reason)
-        is_shown, text = TEXTS.get(word, (False, FAILED))
+        _, is_shown, text = WORDS.get(word, (500, False, FAILED))
         return self.name_sessions(reason) if is_shown and not _INSIDE.search(reason) else text
 
     def tell_error(self, error: ClewError, word: str) -> str:
@@ -155,7 +156,7 @@ class Reader:
         if type(error) is Refusal:
             # A word that the contract has for failures, and not for refusals, stands before the reason.
             known, _, reason = str(error).partition(": ")
-            if reason and known in TEXTS:
+            if reason and known in WORDS:
                 return self.tell(known, str(error) if self.is_operator else reason)
         return self.tell(word, str(error))
 
@@ -173,8 +174,8 @@ class Reader:
             return entry
         return Entry.from_json(self._hide(entry.as_dict()))
 
-    def show_event(self, event: SessionEvent) -> SessionEvent:
-        """Show an event of a session."""
+    def show_event(self, event: Change) -> Change:
+        """Show an event of a session, or a change."""
         if isinstance(event, EntryCommitted):
             shown = self.show_entry(event.entry)
             return event if shown is event.entry else replace(event, entry=shown)

@@ -9,7 +9,7 @@ import pytest
 from temporalio.exceptions import ApplicationError
 
 from clew_activities.archive import Archive, Store
-from clew_activities.archive.blobs import Blobs
+from clew_activities.archive.blob_store import Blobs
 from clew_activities.model.load_media import MediaLoader
 from clew_activities.providers import ModelRequest
 from clew_activities.providers.anthropic.provider import Anthropic

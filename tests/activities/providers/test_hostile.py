@@ -62,7 +62,7 @@ def responses(server: FakeServer) -> Provider:
 
 
 def bedrock(server: FakeServer) -> Provider:
-    return Bedrock("bedrock", server.url, "us-east-1", KEY)
+    return Bedrock("bedrock", server.url, "us-east-1", api_key=KEY)
 
 
 def add_item(index: int, kind: str, **fields: Any) -> dict[str, Any]:

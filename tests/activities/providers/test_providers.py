@@ -45,7 +45,7 @@ def test_keys_and_urls_go_to_their_own_provider() -> None:
     assert providers.get("openai-chat") == OpenAI(
         "openai-chat", "https://api.openai.com/v1", DIALECTS["openai"], api_key="sk-one"
     )
-    assert providers.get("anthropic") == Anthropic("anthropic", "https://api.anthropic.com", "sk-two")
+    assert providers.get("anthropic") == Anthropic("anthropic", "https://api.anthropic.com", api_key="sk-two")
     assert providers.get("local") == OpenAI("local", "http://localhost:8080/v1", DIALECTS["llamacpp"])
     assert providers.get("groq") == OpenAI("groq", "https://groq.example/v1", DIALECTS["groq"], api_key="gsk")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from clew import Entry, File, Image
-from clew.session.blobs import list_named
+from clew.session.session_blobs import list_named
 from tests.support.command_line import open_terminal, read_error, run_clew
 from tests.support.media import make_pdf, make_png
 from tests.support.stack import Stack

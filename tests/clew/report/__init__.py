@@ -2,8 +2,6 @@
 
 Tested in other modules:
 
-`conversation`: test_making, test_rendering
-`pictures`: test_rendering
-`texts`: test_rendering
+`conversation`: test_making
 `types`: test_making, test_windows
 """

@@ -15,7 +15,7 @@ import pytest
 
 from clew import Agent, Clew
 from clew.local import Reply, ToolCall
-from clew.serve.tenants import FAILED, TENANT, TEXTS, Reader
+from clew.serve.tenants import FAILED, TENANT, WORDS, Reader
 from clew_workflows.contract import errors
 from clew_workflows.contract.errors import REFUSALS, ClewError, Refusal, RequestFailed, make_refusal
 from clew_workflows.contract.outcomes import OutcomeError, RequestOutcome
@@ -33,7 +33,7 @@ INSIDE = {
     "tool": "zz_hidden_tool",
 }
 """What only the operator's setup has."""
-WORDS = re.compile(r"CLEW_[A-Z]|`clew |--(?:agents|tools|model|tool) ")
+OPERATORS_WORDS = re.compile(r"CLEW_[A-Z]|`clew |--(?:agents|tools|model|tool) ")
 """How operators are told what to do."""
 OPERATORS = Reader(is_operator=True)
 CONTRACT = Path(__file__).parents[3] / "docs" / "contract.md"
@@ -52,14 +52,14 @@ def list_words() -> Iterable[str]:
 
 def test_each_word_has_a_text_for_tenants() -> None:
     """None falls to the text of an unknown one unnoticed. No text has a word of operators."""
-    assert set(list_words()) <= TEXTS.keys()
+    assert set(list_words()) <= WORDS.keys()
     assert len(set(list_words())) > 70
-    for _, text in TEXTS.values():
-        assert not WORDS.search(text)
+    for _, _, text in WORDS.values():
+        assert not OPERATORS_WORDS.search(text)
         assert text
 
 
-@pytest.mark.parametrize("word", sorted(TEXTS))
+@pytest.mark.parametrize("word", sorted(WORDS))
 def test_a_reason_with_the_operators_words_is_not_shown(word: str) -> None:
     """An error that names a command, a variable, a worker, an address or a file is read by operators alone."""
     for inside in (
@@ -74,7 +74,7 @@ def test_a_reason_with_the_operators_words_is_not_shown(word: str) -> None:
         for error in (make_refusal(word, inside), Refusal(f"{word}: {inside}")):
             assert inside not in TENANT.tell_error(error, word)
             assert inside in OPERATORS.tell_error(error, word)
-        assert TENANT.tell(word, inside) == TEXTS[word][1]
+        assert TENANT.tell(word, inside) == WORDS[word][2]
     assert TENANT.tell("a-later-word", "anything") == FAILED
 
 
@@ -206,10 +206,10 @@ async def check_doors(stack: Stack, served: Served, operator: httpx.AsyncClient,
     for what, text in INSIDE.items():
         place = read.lower().find(text.lower())
         assert place < 0, (failing, what, read[max(place - 300, 0) : place + 200])
-    for match in WORDS.finditer(read):
+    for match in OPERATORS_WORDS.finditer(read):
         raise AssertionError((failing, read[max(match.start() - 300, 0) : match.end() + 100]))
     told = await read_everything(operator, name, config)
-    assert any(text in told for text in INSIDE.values()) or WORDS.search(told), failing
+    assert any(text in told for text in INSIDE.values()) or OPERATORS_WORDS.search(told), failing
 
 
 @pytest.mark.slow

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from clew.errors import InvalidInput
+from clew.errors import InvalidInput, UnknownBlob
 from clew_workflows.contract import MessageInput
 from clew_workflows.contract.content import (
     Content,
     append_text,
+    get_digest,
     get_text,
     is_empty,
     iterate_blobs,
@@ -109,3 +111,17 @@ def test_a_part_that_is_not_valid_is_refused(content: Any) -> None:
     """With `invalid_input`: bytes, relative names, other protocols and unknown fields never enter a thread."""
     with pytest.raises(InvalidInput):
         take(content)
+
+
+@pytest.mark.parametrize(
+    "named", [BLOB["digest"], BLOB, IMAGE, SimpleNamespace(blob=BLOB), SimpleNamespace(blob=IMAGE)]
+)
+def test_a_blob_is_named_by_whatever_has_its_digest(named: object) -> None:
+    """The digest itself, a description, a part, or a client's media."""
+    assert get_digest(named) == BLOB["digest"]
+
+
+@pytest.mark.parametrize("named", ["", "ab", "g" * 64, "ab" * 33, 5, None, {}, TEXT, {"digest": 5}])
+def test_other_values_name_no_blob(named: object) -> None:
+    with pytest.raises(UnknownBlob):
+        get_digest(named)

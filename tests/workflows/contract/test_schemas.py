@@ -17,13 +17,8 @@ from clew import tool
 from clew.contract import MessageInput
 from clew.errors import InvalidInput
 from clew.session.transport import make_input
-from clew_workflows.contract.schemas import (
-    MAX_ARGUMENT_STEPS,
-    MAX_SCHEMA_BYTES,
-    StepCounter,
-    check_arguments,
-    check_schema,
-)
+from clew_workflows.contract.limits import MAX_ARGUMENT_STEPS, MAX_SCHEMA_BYTES
+from clew_workflows.contract.schemas import StepCounter, check_arguments, check_schema
 from tests.support.hostile_input import Schema, make_chain
 
 

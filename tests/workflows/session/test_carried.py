@@ -140,3 +140,13 @@ def test_a_carried_session_is_what_it_was() -> None:
     assert arrived.thread.find_config(arrived.thread.last_seq) == session.thread.find_config(session.thread.last_seq)
     with pytest.raises(LookupError):
         session.thread[session.thread.rev]
+
+
+def test_a_session_without_an_archive_keeps_every_entry() -> None:
+    """There is no other place for them."""
+    session = SessionHarness()
+    session.ask()
+    session.reply("fine")
+    carried = restore(carry(session.session, recent_entries=0))
+    assert list(carried.thread) == list(session.thread)
+    assert carried.thread.first_seq == 0

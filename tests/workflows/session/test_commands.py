@@ -21,7 +21,7 @@ from clew.contract import (
     SubmitInput,
     SummarizeInput,
 )
-from clew.errors import Closed, InvalidInput, Refusal
+from clew.errors import Closed, InvalidInput, Refusal, Repeated
 from clew_workflows.session import commands
 from clew_workflows.session.commands import Command
 from tests.support.session_harness import SessionHarness
@@ -111,3 +111,24 @@ def test_an_update_id_names_a_request_only_if_it_is_an_id(update_id: str, named:
     with pytest.raises(InvalidInput, match="send another Update id"):
         session.do(given, own_id=update_id)
     session.do(given, own_id="x" * 200)
+
+
+def test_an_encrypted_input_is_carried_out_once() -> None:
+    """Whoever repeats it byte for byte is refused, unless it changes nothing; a checkpoint counts as a change."""
+    session = SessionHarness()
+
+    def take(command: Command, seal: str) -> None:
+        decision, _ = commands.decide(session.state, session.thread, command, None, session.now, seal=seal)
+        session.apply(decision)
+
+    hello = MessageInput(content="hello", request_id="r-1")
+    take(hello, "seal-1")
+    session.reply("fine")
+    take(hello, "seal-1")
+    with pytest.raises(Repeated):
+        take(MessageInput(content="hello", request_id="r-2"), "seal-1")
+    take(MessageInput(content="hello", request_id="r-2"), "seal-2")
+    session.reply("fine")
+    take(CheckpointInput(), "seal-3")
+    with pytest.raises(Repeated):
+        take(CheckpointInput(), "seal-3")

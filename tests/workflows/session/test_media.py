@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from clew.contract import ClearMedia, ContextPolicy
+from typing import Any
+
+import pytest
+
+from clew.contract import ClearMedia, ContextPolicy, Limits
+from clew.errors import TooLarge
 from clew_workflows.contract.content import Part
 from clew_workflows.protocol import CallModel, Prepare
 from tests.support.generated_threads import make_part
@@ -66,3 +71,47 @@ def test_media_are_counted_by_the_formula_of_the_sessions_model() -> None:
     text = session.thread.filter_by_kind("ai_message")
     assert first.tokens == second.tokens > 765
     assert all("media_tokens" not in entry.payload for entry in text if entry.payload["role"] == "assistant")
+
+
+def make_image(number: int, size: int) -> Part:
+    return make_part("image", number, bytes=size)
+
+
+@pytest.mark.parametrize(
+    ("limits", "accepted", "refused"),
+    [
+        ({"max_blob_bytes": 10}, [[make_image(1, 10)], [make_image(2, 10)]], [make_image(3, 11)]),
+        (
+            {"max_message_blob_bytes": 10},
+            [[make_image(1, 4), make_image(2, 6)], [make_image(3, 6), make_image(3, 6)]],
+            [make_image(4, 4), make_image(5, 7)],
+        ),
+        (
+            {"max_session_blob_bytes": 30},
+            [[make_image(1, 10)], [make_image(2, 10), make_image(2, 10)], [make_image(1, 10)]],
+            [make_image(3, 1)],
+        ),
+    ],
+)
+def test_blobs_have_limits(limits: Any, accepted: list[list[Part]], refused: list[Part]) -> None:
+    """A blob counts once in a message, however often the message names it, and again in the next message."""
+    session = SessionHarness(limits=Limits(**limits))
+    for parts in accepted:
+        session.ask(parts)
+        if isinstance(session.effect, Prepare):
+            session.answer_preparation()
+        session.reply("seen")
+    with pytest.raises(TooLarge, match=next(iter(limits))):
+        session.ask(refused)
+
+
+def test_the_blobs_of_results_and_replies_count_towards_the_session() -> None:
+    """Once for each result, whoever has made it."""
+    session = SessionHarness(limits=Limits(max_session_blob_bytes=30))
+    session.ask()
+    session.reply("", "look")
+    session.answer_call("tool00001", [make_image(1, 10)])
+    session.reply([make_image(2, 20)])
+    assert session.state.counters.media_bytes == 30
+    with pytest.raises(TooLarge):
+        session.ask([make_image(1, 1)])

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from clew.contract import MAX_SUBAGENT_DEPTH, SubagentResultInput, Task, ToolResultInput
+from clew.contract import SubagentResultInput, Task, ToolResultInput
+from clew.contract.limits import MAX_SUBAGENT_DEPTH
 from clew.errors import Busy, UnknownToolCall
 from clew_workflows.contract.names import make_child_id
 from clew_workflows.contract.outcomes import Usage

@@ -17,9 +17,6 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
 from clew_workflows.contract import (
-    MAX_MESSAGE_BYTES,
-    MAX_SYSTEM_PROMPT_BYTES,
-    MAX_TOOL_RESULT_BYTES,
     ApprovalInput,
     ConfigureInput,
     ContextOperation,
@@ -49,6 +46,7 @@ from clew_workflows.contract.errors import (
     UnsupportedStrategy,
     WorkerUnavailable,
 )
+from clew_workflows.contract.limits import MAX_MESSAGE_BYTES, MAX_SYSTEM_PROMPT_BYTES, MAX_TOOL_RESULT_BYTES
 from clew_workflows.contract.messages import canonicalize, check_depth
 from clew_workflows.contract.names import SESSION_ID
 from clew_workflows.contract.policy import ContextPolicy

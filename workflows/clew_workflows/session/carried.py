@@ -204,8 +204,8 @@ def _list_policies(state: State) -> dict[str, list[ContextPolicy]]:
     policies = {state.context_ref: [settings.policy, budgets.find_policy(settings)]}
     if state.run:
         request = state.run.request
-        changes = budgets.make_call_policy(settings, request.model, request.context_policy)
-        policies.setdefault(request.context_ref, []).append(settings.policy.overlay(changes))
+        policy = request.policy.overlay(budgets.make_call_policy(settings, request))
+        policies.setdefault(request.context_ref, []).append(policy)
     return policies
 
 

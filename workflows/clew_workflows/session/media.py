@@ -13,17 +13,9 @@ from clew_workflows.contract import (
     SubmitInput,
     ToolResultInput,
 )
-from clew_workflows.contract.content import (
-    MAX_BLOB_BYTES,
-    MAX_MESSAGE_BLOB_BYTES,
-    Blob,
-    Content,
-    Part,
-    iterate_blobs,
-    list_media,
-    read_parts,
-)
+from clew_workflows.contract.content import Blob, Content, Part, iterate_blobs, list_media, read_parts
 from clew_workflows.contract.errors import TooLarge, UnsupportedContent
+from clew_workflows.contract.limits import MAX_BLOB_BYTES, MAX_MESSAGE_BLOB_BYTES
 from clew_workflows.protocol import RunTool
 from clew_workflows.session.state import Counters, Decision, State
 

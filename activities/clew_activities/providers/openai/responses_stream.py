@@ -13,9 +13,8 @@ response; its deltas count where it sends none.
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,14 +24,17 @@ from clew_activities.providers.reply import (
     PROVIDER_DATA_LIMIT,
     Call,
     DraftDecoder,
+    get_list,
     get_member,
     limit_id,
     limit_name,
+    list_objects,
     measure,
     parse_event,
     read_count,
     read_index,
     read_string,
+    write_json,
 )
 from clew_activities.providers.sanitize import clean, clean_value, parse_json
 from clew_workflows.contract.messages import ProviderData, Source
@@ -374,7 +376,7 @@ class ResponsesDecoder(DraftDecoder):
             case "message":
                 self._close_message(item, end)
             case "reasoning" if not item.has_text:
-                parts = [*_list_members(end, "summary"), *_list_members(end, "content")]
+                parts = [*list_objects(end, "summary"), *list_objects(end, "content")]
                 texts = filter(None, (read_string(part.get("text")) for part in parts))
                 self._add_thinking(item, SEPARATOR.join(texts))
             case "web_search_call":
@@ -403,10 +405,7 @@ class ResponsesDecoder(DraftDecoder):
         call = item.call
         if call is None:
             return
-        try:
-            text = arguments if isinstance(arguments, str) else json.dumps(arguments) if arguments else ""
-        except RecursionError:
-            text = "[nested too deeply]"
+        text = write_json(arguments or "")
         if text.strip() and text.strip() != call.raw.so_far.strip():
             if call.has_ended and call.has_all_arguments:
                 if parse_json(text) != parse_json(call.raw.so_far):
@@ -418,7 +417,7 @@ class ResponsesDecoder(DraftDecoder):
         call.has_ended = call.has_ended or not is_cut
 
     def _close_message(self, item: _Item, end: Mapping[str, Any]) -> None:
-        parts = list(_list_members(end, "content"))
+        parts = list_objects(end, "content")
         if not item.has_text:
             self._add_text(item, "".join(read_string(part.get("text")) for part in parts))
         # The parts of a message are one text; the annotations of each count from its beginning.
@@ -427,7 +426,7 @@ class ResponsesDecoder(DraftDecoder):
             text = read_string(part.get("text"))
             if refusal := read_string(part.get("refusal")):
                 self._refusal = refusal[:_REFUSAL_LIMIT]
-            for note in _list_members(part, "annotations"):
+            for note in list_objects(part, "annotations"):
                 if note.get("type") == "url_citation":
                     places = (_move(note.get("start_index"), start), _move(note.get("end_index"), start))
                     self.add_citation(note.get("url"), note.get("title"), start=places[0], end=places[1])
@@ -436,21 +435,20 @@ class ResponsesDecoder(DraftDecoder):
     def _take_search(self, end: Mapping[str, Any]) -> None:
         """Take a search, or a page that was opened or searched, which has an address in place of a query."""
         action = end.get("action")
-        queries = get_member(action, "queries")
         query = read_string(get_member(action, "query")) or "\n".join(
-            filter(None, map(read_string, queries if isinstance(queries, list) else ()))
+            filter(None, map(read_string, get_list(action, "queries")))
         )
         url = read_string(get_member(action, "url"))
         sources: list[Source] = [{"url": url}] if url else []
         found: list[Source] = [
             {"url": read_string(source.get("url")), "title": read_string(source.get("title"))}
-            for source in _list_members(action, "sources")
+            for source in list_objects(action, "sources")
         ]
         failed = "the search failed" if end.get("status") == "failed" else None
         self.add_provider_call("web_search", input=query or url, sources=[*sources, *found], error=failed)
 
     def _take_code(self, end: Mapping[str, Any]) -> None:
-        logs = "\n".join(filter(None, (read_string(one.get("logs")) for one in _list_members(end, "outputs"))))
+        logs = "\n".join(filter(None, (read_string(one.get("logs")) for one in list_objects(end, "outputs"))))
         failed = "the code failed" if end.get("status") == "failed" else None
         self.add_provider_call("code_execution", input=end.get("code"), output=logs, error=failed)
 
@@ -490,7 +488,7 @@ class ResponsesDecoder(DraftDecoder):
         if status == "cancelled":
             raise TruncatedStream("the response was cancelled")
         if self._opened <= MAX_ITEMS:
-            output = list(_list_members(response, "output"))
+            output = list_objects(response, "output")
             for item, end in zip(self._items.match(output), output, strict=True):
                 self._close_item(item or self._open_item(None, end), end)
         self.stop_reason = "stop"
@@ -536,12 +534,6 @@ class ResponsesDecoder(DraftDecoder):
         return {"provider": self._provider, "blocks": blocks, "calls": calls, "model": self._model}
 
 
-def _list_members(value: object, key: str) -> Iterator[dict[str, Any]]:
-    """List the objects of a member that is a list."""
-    members = get_member(value, key)
-    return (member for member in (members if isinstance(members, list) else ()) if isinstance(member, dict))
-
-
 def _move(index: object, start: int) -> int | None:
     place = read_count(index)
     return None if place is None else start + place
@@ -555,6 +547,6 @@ def _strip(item: Mapping[str, Any]) -> dict[str, Any]:
     if item.get("type") == "message":
         stripped["content"] = [
             {name: value for name, value in part.items() if name != "logprobs"}
-            for part in _list_members(item, "content")
+            for part in list_objects(item, "content")
         ]
     return stripped

@@ -14,5 +14,7 @@ from clew.serve.openai import chat_completions, conversations, models, responses
 
 ROUTERS = (responses.router, conversations.router, chat_completions.router, models.router)
 """The routes of the API."""
+PATHS = tuple(router.prefix for router in ROUTERS)
+"""What their paths begin with."""
 
-__all__ = ["ROUTERS"]
+__all__ = ["PATHS", "ROUTERS"]

@@ -115,9 +115,10 @@ class Ask:
         return self.model if self.model and ":" not in self.model else None
 
     @property
-    def has_news(self) -> bool:
-        """Whether there is something that the conversation has not: a message, a result or a decision."""
-        return bool(self.content or self.results or self.decisions)
+    def repeated(self) -> dict[str, Any]:
+        """What the response repeats of it, as fields of its frame, without the model."""
+        repeated = ("instructions", "metadata", "functions", "options", "output_schema", "echo")
+        return {name: getattr(self, name) for name in repeated}
 
     def make_message_options(self) -> dict[str, Any]:
         """Make the options of `Session.message`, without the id and the model."""

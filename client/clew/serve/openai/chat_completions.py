@@ -17,17 +17,18 @@ from fastapi.responses import JSONResponse
 from clew.serve.access import Authorized
 from clew.serve.openai import asks, fields, inputs, names, turns
 from clew.serve.openai.chunks import Chunks, check_outcome, make_completion
-from clew.serve.openai.refusals import OpenAIRoute, make_error_body
+from clew.serve.openai.refusals import make_error_body
 from clew.serve.openai.serving import IdempotencyKey, answer_or_leave, read_ask, read_body, run
 from clew.serve.openai.turns import Place, Turn
 from clew.serve.streams import SentEvent, make_json_event, stream_events
 from clew.serve.tenants import Reader
+from clew.serve.worker_watch import WatchedRoute
 from clew_workflows.contract.errors import ClewError
 
 SESSION_HEADER = "X-Clew-Session"
 """The header that names the session of a conversation."""
 
-router = APIRouter(prefix="/v1/chat/completions", tags=["chat"], route_class=OpenAIRoute)
+router = APIRouter(prefix="/v1/chat/completions", tags=["chat"], route_class=WatchedRoute)
 
 
 @router.post("", operation_id="createChatCompletion")

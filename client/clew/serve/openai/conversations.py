@@ -13,8 +13,9 @@ from clew.serve.access import TENANT, Authorized, Caller
 from clew.serve.openai import asks, inputs, names, turns
 from clew.serve.openai.frames import read_time
 from clew.serve.openai.items import ITEM_REF, REPAIR, ThreadItems, list_snapshot_items
-from clew.serve.openai.refusals import InvalidValue, NotStored, OpenAIRoute, UnsupportedValue
+from clew.serve.openai.refusals import InvalidValue, NotStored, UnsupportedValue
 from clew.serve.openai.serving import IdempotencyKey, make_page, read_body
+from clew.serve.worker_watch import WatchedRoute
 from clew.session import Session
 from clew_workflows.contract.errors import Busy, RequestReused
 from clew_workflows.contract.payloads import ConfigPayload, MessagePayload, OperationPayload, UserMessage
@@ -24,7 +25,7 @@ AGENT = "clew.agent"
 REQUEST = "clew.request"
 """The metadata that keeps what was asked for with a key, to recognize a repetition."""
 
-router = APIRouter(prefix="/v1/conversations", tags=["conversations"], route_class=OpenAIRoute)
+router = APIRouter(prefix="/v1/conversations", tags=["conversations"], route_class=WatchedRoute)
 
 
 @router.post("", operation_id="createConversation")
@@ -108,9 +109,7 @@ async def list_items(
 
 @router.post("/{conversation_id}/items", operation_id="createConversationItems")
 async def create_items(
-    caller: Authorized,
-    conversation_id: str,
-    body: Annotated[inputs.ItemsCreate, read_body(inputs.ItemsCreate)],
+    caller: Authorized, conversation_id: str, body: Annotated[inputs.ItemsCreate, read_body(inputs.ItemsCreate)]
 ) -> Response:
     """Add items to a conversation, without a response. Its context becomes a snapshot of all its messages."""
     said = _read_items(body.items)

@@ -165,7 +165,8 @@ def _convert_part(part: Part) -> dict[str, Any]:
     blob = described.get("blob")
     if described["type"] == "image":
         file_id = blob["digest"] if blob else None
-        return {"type": "input_image", "detail": "auto", "file_id": file_id, "image_url": described.get("url")}
+        detail = described.get("detail", "auto")
+        return {"type": "input_image", "detail": detail, "file_id": file_id, "image_url": described.get("url")}
     return {"type": "input_file", "file_id": blob["digest"], "filename": blob.get("name")}
 
 

@@ -9,10 +9,11 @@ from fastapi.responses import JSONResponse
 
 from clew.serve.access import Authorized, Caller, permits_model
 from clew.serve.agents import find_agents
-from clew.serve.openai.refusals import ModelNotFound, OpenAIRoute
+from clew.serve.openai.refusals import ModelNotFound
+from clew.serve.worker_watch import WatchedRoute
 from clew_workflows.contract.names import MODEL_NAME
 
-router = APIRouter(prefix="/v1/models", tags=["models"], route_class=OpenAIRoute)
+router = APIRouter(prefix="/v1/models", tags=["models"], route_class=WatchedRoute)
 
 
 @router.get("", operation_id="listModels")

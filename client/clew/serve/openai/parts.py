@@ -12,8 +12,9 @@ from urllib.parse import unquote_to_bytes
 from clew.content import Audio, File, Image, Media
 from clew.serve.openai import inputs
 from clew.serve.openai.refusals import InvalidValue, UnsupportedValue
-from clew_workflows.contract.content import MAX_BLOB_BYTES, ImageDetail
+from clew_workflows.contract.content import ImageDetail
 from clew_workflows.contract.errors import TooLarge
+from clew_workflows.contract.limits import MAX_BLOB_BYTES
 
 Parts = list[str | Media | Mapping[str, Any]]
 """The parts of a message, as `Session.message` takes them."""

@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse
 from clew.serve.access import Authorized, Caller
 from clew.serve.openai import asks, fields, inputs, items, names, turns
 from clew.serve.openai.names import ResponseName
-from clew.serve.openai.refusals import InvalidValue, NotStored, OpenAIRoute, UnsupportedValue
+from clew.serve.openai.refusals import InvalidValue, NotStored, UnsupportedValue
 from clew.serve.openai.serving import (
     IdempotencyKey,
     answer_or_leave,
@@ -22,10 +22,11 @@ from clew.serve.openai.serving import (
     send_events,
 )
 from clew.serve.openai.turns import Place, Turn
+from clew.serve.worker_watch import WatchedRoute
 from clew_workflows.contract.errors import Idle, NotFound, RequestMismatch
 from clew_workflows.contract.payloads import AssistantMessage, ToolMessage, UserMessage
 
-router = APIRouter(prefix="/v1/responses", tags=["responses"], route_class=OpenAIRoute)
+router = APIRouter(prefix="/v1/responses", tags=["responses"], route_class=WatchedRoute)
 
 
 @router.post("", operation_id="createResponse")

@@ -142,8 +142,7 @@ async def describe(handle: SessionHandle, run_id: str = "") -> Execution | None:
     """Describe a workflow run of a session, by default the newest; None: the server knows none."""
     client = handle.client
     request = DescribeWorkflowExecutionRequest(
-        namespace=client.namespace,
-        execution=WorkflowExecution(workflow_id=handle.session_id, run_id=run_id),
+        namespace=client.namespace, execution=WorkflowExecution(workflow_id=handle.session_id, run_id=run_id)
     )
     try:
         answer: DescribeWorkflowExecutionResponse = await client.workflow_service.describe_workflow_execution(

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
+from clew_workflows.contract.payloads import Payload
 from clew_workflows.thread.entries import Entry
 
 
@@ -71,6 +72,19 @@ class EntryCommitted(_Event):
     def cursor(self) -> int:
         """The `from_seq` of `Session.follow` that continues after this entry."""
         return self.seq + 1
+
+    @property
+    def body(self) -> Payload | None:
+        """The entry's payload; None: it is of a later release."""
+        try:
+            return self.entry.body
+        except ValueError:
+            return None
+
+    @property
+    def call_id(self) -> str:
+        """The model call that the entry is of; for an entry of none, the entry's own id."""
+        return self.entry.refs.get("call_id") or self.entry.id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -747,7 +747,7 @@ def test_prompts_that_are_cached_for_an_hour_are_counted_apart() -> None:
 @pytest.mark.parametrize("name", sorted({*MESSAGES_DIALECTS} - {"anthropic", "gateway"}))
 def test_another_server_gets_nothing_of_anthropics_alone(name: str) -> None:
     """No beta, no newest version, no format of the answer, no adaptive thinking, no options that it may refuse."""
-    provider = Anthropic("other", "http://other", "key-1234", betas=(), dialect=MESSAGES_DIALECTS[name])
+    provider = Anthropic("other", "http://other", api_key="key-1234", betas=(), dialect=MESSAGES_DIALECTS[name])
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
     request = make_request(
         HELLO, model="model-5.1", tools=[ADD], reasoning_effort="high", service_tier="auto", output_schema=schema

@@ -35,7 +35,7 @@ from tests.providers.gemini_api import GEMINI_2_5, GEMINI_3, KEY
 from tests.providers.strict_server import Exchange, Sent
 from tests.support.provider_server import ADD, HELLO, decode, make_call, make_request, make_result
 
-OFFICIAL = Google("google", "https://generativelanguage.googleapis.com", KEY)
+OFFICIAL = Google("google", "https://generativelanguage.googleapis.com", api_key=KEY)
 VERTEX_URL = "https://europe-west4-aiplatform.googleapis.com/v1/projects/p/locations/europe-west4/publishers/google"
 VERTEX = Google("google", VERTEX_URL, access_token="ya29.token")
 GEMINI, OLDER = "gemini-3-pro-preview", "gemini-2.5-flash"

@@ -50,6 +50,17 @@ def test_a_pin_of_what_is_no_message_of_the_lane_hides_nothing() -> None:
     assert answer(reduced, policy, "default") == answer(full, policy, "default")
 
 
+def test_where_the_part_begins_that_a_thread_holds() -> None:
+    """After the newest message of the lane that is in the archive alone: contexts need none before it."""
+    full = write([Turn("default", "", [], None)] * 6)
+    policy, last = ContextPolicy(max_input_tokens=60, reserve_output_tokens=0), full.last_seq
+    reduced = without(full, last, last - 1, retain(full, last - 1, {"default": [policy]}, 300, last))
+    held = reduced.get_lane("default")
+    assert held
+    assert (reduced.find_first_held_seq("default"), list(held.message_seqs)) == (3, [3, 4, 5])
+    assert [held.holds(seq) for seq in range(full.rev)] == [False] * 3 + [True] * 3
+
+
 def test_results_that_are_missing_do_not_shorten_what_an_epoch_reaches() -> None:
     """An epoch's measure has no placeholder results, so a call without a result is smaller there."""
     full = write([Turn("default", "", [1, 3], None), OpenCalls("default", 3, None), Turn("default", "", [1], None)])
