@@ -24,7 +24,7 @@ const largest = findLargest(calls);
 const when = (at) => make("time", { dateTime: at }, formatTime(at));
 const linkEntry = (seq) => (firstShown <= seq && seq <= lastShown ? make("a", { class: "seq", href: `#e${seq}` }, `#${seq}`) : make("span", { class: "seq" }, `#${seq}`));
 const quote = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\"'\"'")}'`);
-const command = (session, more = "") => make("code", {}, `clew report ${quote(session)}${more}`);
+const command = (session, more = "") => make("code", {}, "clew report ", quote(session), more);
 const note = (...parts) => make("p", { class: "note" }, parts);
 const measure = (first, last) => Math.max((new Date(last) - new Date(first)) / 1000, 0);
 
