@@ -7,8 +7,11 @@ import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
+
+from temporalio import client, worker, workflow
 
 from clew import Clew, File, Image, ToolContext, tool
 from clew.content import Media
@@ -49,6 +52,35 @@ def make_environ(dialect: Dialect, url: str) -> dict[str, str]:
     return {address: url, key: KEY, **dialect.environ}
 
 
+class PatientOutbound(worker.WorkflowOutboundInterceptor):
+    """Gives activities a minute between two heartbeats."""
+
+    def start_activity(self, input: worker.StartActivityInput) -> workflow.ActivityHandle[Any]:  # noqa: A002
+        """Start an activity."""
+        if input.heartbeat_timeout:
+            input.heartbeat_timeout = timedelta(minutes=1)
+        return super().start_activity(input)
+
+
+class PatientInbound(worker.WorkflowInboundInterceptor):
+    """Puts the patience before what a workflow starts."""
+
+    def init(self, outbound: worker.WorkflowOutboundInterceptor) -> None:
+        """Begin a run of a workflow."""
+        super().init(PatientOutbound(outbound))
+
+
+class Patience(client.Interceptor, worker.Interceptor):
+    """On a machine that stands still for seconds no call is given up and made twice: its script would be spoiled."""
+
+    def workflow_interceptor_class(
+        self,
+        input: worker.WorkflowInterceptorClassInput,  # noqa: A002
+    ) -> type[worker.WorkflowInboundInterceptor]:
+        """Return the class of the workflows' interceptor."""
+        return PatientInbound
+
+
 @asynccontextmanager
 async def run_matrix(server: TemporalServer) -> AsyncIterator[Matrix]:
     """Run the servers of all dialects, and a worker."""
@@ -56,8 +88,10 @@ async def run_matrix(server: TemporalServer) -> AsyncIterator[Matrix]:
         environ: dict[str, str] = {}
         for one in servers.values():
             environ |= make_environ(one.dialect, one.url)
-        connection = await Clew.connect(server.address)
-        clew = Clew(connection.temporal, f"matrix-{uuid.uuid4().hex}")
+        connection = (await Clew.connect(server.address)).temporal
+        config = connection.config()
+        config["interceptors"] = [*config["interceptors"], Patience()]
+        clew = Clew(client.Client(**config), f"matrix-{uuid.uuid4().hex}")
         program = str(Path(mcp_tools.__file__))
         mcp = {name: ProcessSettings(command=sys.executable, args=(program, name)) for name in ("hard", "many")}
         tools = load_tools([toolbox.__name__, __name__])
