@@ -8,7 +8,7 @@ from functools import cache
 
 from fastapi.routing import APIRoute
 
-from clew.serve.app import ROUTERS
+from clew.serve.application import ROUTERS
 from clew.serve.bodies import find_model
 from clew.serve.problems import Problem
 from clew.serve.tenants import WORDS

@@ -39,6 +39,7 @@ def test_whole_epochs_are_looked_at(contexts: dict[float | None, list[Projection
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_short_run_prints_its_table(capsys: pytest.CaptureFixture[str]) -> None:
     """Two sessions talk to the real model, and what its server has counted stands side by side."""
     assert main(["--turns", "3", "--budget", "150"]) == 0

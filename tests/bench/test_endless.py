@@ -16,6 +16,7 @@ from tests.support.session_harness import SessionHarness
 
 
 @pytest.mark.slow
+@pytest.mark.long
 async def test_a_short_session_holds_every_check() -> None:
     """Fifty turns of four users over several workflow runs are read back in full, and reported in a table."""
     report = await run_benchmark(50, seed=1, thresholds="low", kill=False)

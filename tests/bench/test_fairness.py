@@ -11,6 +11,7 @@ from bench.fairness import Load, measure, show
 
 
 @pytest.mark.slow
+@pytest.mark.long
 async def test_every_phase_is_measured_and_shown() -> None:
     """Quiet tenants send all their messages; only the phases with a flood have its turns."""
     load = Load(quiet=3, messages=2, flood=4, slots=1, call_seconds=0.05, seconds=2)

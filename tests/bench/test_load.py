@@ -34,6 +34,7 @@ TINY = Sizes(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 async def test_every_part_is_measured_beside_the_floor() -> None:
     """Each value is positive, and turns and CPU have those of the floor beside them."""
     results = await measure(tuple(PARTS), TINY)

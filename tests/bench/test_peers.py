@@ -106,6 +106,7 @@ def test_the_page_has_the_tables_of_the_results() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 async def test_a_peer_is_measured() -> None:
     """Clew goes through all scenarios in a process of its own: nothing is lost, no effect is repeated."""
     measured = await measure(ROWS["clew"], turns=12, seconds=120)

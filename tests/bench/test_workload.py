@@ -11,6 +11,7 @@ from bench.workload import Workload, measure, show
 
 
 @pytest.mark.slow
+@pytest.mark.long
 async def test_a_small_workload_is_measured() -> None:
     """All of the conversation is in the last context; sizes are the server's, and judged by the limits."""
     costs = await measure([Workload(4, 15_000, 1_000_000), Workload(2, 100, 1)])

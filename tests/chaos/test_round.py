@@ -92,6 +92,7 @@ async def test_only_a_fork_that_was_given_up_may_keep_its_family(stack: Stack, i
 
 
 @pytest.mark.slow
+@pytest.mark.long
 async def test_a_round_notices_what_is_broken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Also a short one, in which callers do nothing at random: each mechanism that is broken on purpose is named."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -108,6 +109,7 @@ async def test_a_round_notices_what_is_broken(monkeypatch: pytest.MonkeyPatch, t
 
 
 @pytest.mark.slow
+@pytest.mark.long
 async def test_a_round_in_which_nothing_is_broken_has_no_violation() -> None:
     """The same round keeps every promise."""
     result = await run_round(Plan(2, 2.0, (Action(1, 0.5, ROTATE),), encrypts=True))

@@ -106,6 +106,7 @@ async def bombard(handle: WorkflowHandle[Any, Any], chance: random.Random) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(2_400)
 async def test_every_session_goes_on(stack: Stack) -> None:
     """Each session answers, no workflow task has failed, and the thread has no gap."""

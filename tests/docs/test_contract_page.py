@@ -15,12 +15,12 @@ from temporalio.common import RawValue
 
 from clew.contract import SessionConfig
 from clew.errors import REFUSALS, ContextOverflow, InvalidInput
-from clew_activities.providers.errors import ProviderError
+from clew_activities.providers.provider_errors import ProviderError
 from clew_activities.tools import stored_results
 from clew_workflows.contract import limits
 from clew_workflows.host import ingress, services
 from clew_workflows.host.handlers import SIGNALS
-from clew_workflows.session import decisions, drafts, inputs, operations, requests, state
+from clew_workflows.session import decisions, drafts, messages_taken, operations, requests, state
 from docs.generate import CONTRACT, DOCS, MODELS, OPENAI, SERVE, messages, page, stale, write
 from docs.generate.messages import Exchange
 from docs.generate.schemas import all_definitions
@@ -242,7 +242,7 @@ def test_termination_reasons_are_those_that_requests_end_with(wanted: tuple[str,
         (limits.MAX_TOOLS_BYTES, "The schemas of all tools together have at most {}"),
         (limits.WAIT_SECONDS, "has waited for {} seconds or longer"),
         (requests.MAX_OUTCOMES, "the newest {} requests"),
-        (inputs.MAX_RECEIPTS, "{} inputs and"),
+        (messages_taken.MAX_RECEIPTS, "{} inputs and"),
         (state.MAX_KNOWN_OPS, "{} operations, in every workflow run"),
         (state.MAX_WAITING, "{} messages or 512 KiB"),
         (operations.MAX_PINNED, "At most {} messages of a lane are pinned"),

@@ -24,7 +24,7 @@ from clew_workflows.contract.limits import (
 from clew_workflows.host.retries import HOOK_RETRIES
 from clew_workflows.host.runtime import FULL, PRESSING, SPENT
 from clew_workflows.protocol import HOOK_SECONDS, RolloverThresholds
-from clew_workflows.session.inputs import MAX_RECEIPTS
+from clew_workflows.session.messages_taken import MAX_RECEIPTS
 from clew_workflows.session.requests import MAX_OUTCOMES
 from clew_workflows.session.state import MAX_KNOWN_OPS, MAX_WAITING, MAX_WAITING_BYTES
 from clew_workflows.session.tool_rounds import MAX_PATTERN_BYTES, MAX_PATTERNS

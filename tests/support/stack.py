@@ -16,7 +16,7 @@ from clew.local import Reply, ScriptedModel, TemporalServer
 from clew.local.scripted import Script
 from clew.tools import ToolDefinition
 from clew_activities.archive import Store
-from clew_activities.checkpoints import Keys
+from clew_activities.checkpoint_signing import Keys
 from clew_activities.providers import load_providers, make_http_client
 from clew_activities.tools.registry import load_tools
 from clew_activities.worker import WorkerSettings, make_worker

@@ -35,8 +35,8 @@ from clew.errors import (
     WorkerUnavailable,
 )
 from clew.local import Reply, ToolCall
-from clew_activities import checkpoints
-from clew_activities.checkpoints import Keys
+from clew_activities import checkpoint_signing
+from clew_activities.checkpoint_signing import Keys
 from clew_workflows.contract.messages import Message
 from clew_workflows.protocol import RolloverThresholds
 from tests.support import toolbox
@@ -205,7 +205,7 @@ async def test_a_restore_is_repeated_without_a_second_effect(stack: Stack, monke
     branch = branches[0]
     assert await branch.ask("on") == "fine"
     expired = read_payload(token)["exp"]
-    monkeypatch.setattr(checkpoints, "time", SimpleNamespace(time=lambda: expired))
+    monkeypatch.setattr(checkpoint_signing, "time", SimpleNamespace(time=lambda: expired))
     with pytest.raises(TokenExpired):
         await stack.clew.restore(token)
     for end in (None, "hibernate", "close"):
@@ -228,7 +228,7 @@ async def test_a_restore_that_was_not_finished_is_finished_by_a_repetition(
     await session.ask("one")
     await session.replace_context([{"role": "user", "content": "drawn"}], op_id="o", context_ref="draft")
     token, other = await session.checkpoint("draft"), await session.checkpoint()
-    apply = checkpoints._apply_operation
+    apply = checkpoint_signing._apply_operation
 
     async def fail(session_id: str, operation: dict[str, Any]) -> None:
         if operation["operation"]["type"] == "switch":
@@ -237,7 +237,7 @@ async def test_a_restore_that_was_not_finished_is_finished_by_a_repetition(
 
     async with run_rolling_worker(stack, RolloverThresholds(events=10_000, bytes=10**7, updates=5)) as clew:
         with monkeypatch.context() as failing:
-            failing.setattr(checkpoints, "_apply_operation", fail)
+            failing.setattr(checkpoint_signing, "_apply_operation", fail)
             with pytest.raises(WorkerUnavailable) as caught:
                 await clew.restore(token)
         named = re.search("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", str(caught.value))

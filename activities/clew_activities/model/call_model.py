@@ -36,7 +36,9 @@ from clew_activities.providers import (
     stream,
 )
 from clew_activities.providers.encoders import get_forms, make_cache_key, wrap_schema
-from clew_activities.providers.errors import (
+from clew_activities.providers.http import DEFAULT, DRAWING, HttpSettings
+from clew_activities.providers.options import expects_media
+from clew_activities.providers.provider_errors import (
     ContentRefused,
     ContextLengthExceeded,
     ItemRefused,
@@ -44,9 +46,7 @@ from clew_activities.providers.errors import (
     PromptRefused,
     Unreachable,
 )
-from clew_activities.providers.http import DEFAULT, DRAWING, HttpSettings
-from clew_activities.providers.options import expects_media
-from clew_activities.providers.refusals import Search
+from clew_activities.providers.refused_parts import Search
 from clew_activities.providers.reply import AnswerDecoder
 from clew_activities.telemetry.metrics import record_first_token
 from clew_activities.tools.registry import Deployment

@@ -14,9 +14,9 @@ from clew_activities.archive.archive_errors import ObjectDamaged, translate_arch
 from clew_activities.archive.blob_store import Blobs
 from clew_activities.providers import ModelRequest, Provider
 from clew_activities.providers.encoders import get_forms
-from clew_activities.providers.errors import MediaRefused
-from clew_activities.providers.media import choose_media, describe_replaced
+from clew_activities.providers.provider_errors import MediaRefused
 from clew_activities.providers.reply import DrawnMedia
+from clew_activities.providers.request_media import choose_media, describe_replaced
 from clew_activities.received_media import NewMedia, Unusable, make_part
 from clew_workflows.contract.content import Part, read_parts
 from clew_workflows.contract.errors import Refusal, UnknownBlob

@@ -32,12 +32,12 @@ from clew_activities.model.model_table import (
     find_prices,
 )
 from clew_activities.providers import Providers
-from clew_activities.providers.errors import ProviderError
+from clew_activities.providers.provider_errors import ProviderError
 from clew_activities.tools.mcp.mcp_settings import McpUnavailable
 from clew_activities.tools.mcp.mcp_tools import McpTools, UnknownMcpTool
 from clew_activities.tools.registry import Deployment, Registry, resolve_tool
 from clew_activities.tools.stored_results import read_result, view_blob
-from clew_activities.webhooks import NO_WEBHOOKS, WebhookSettings
+from clew_activities.webhook_sending import NO_WEBHOOKS, WebhookSettings
 from clew_workflows.contract import SessionConfig
 from clew_workflows.contract.config import measure_specs
 from clew_workflows.contract.limits import MAX_TOOLS_BYTES

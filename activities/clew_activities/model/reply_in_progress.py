@@ -15,7 +15,7 @@ from temporalio import activity
 
 from clew_activities.offload import count_tokens, offload
 from clew_activities.providers import RedactedDecoder
-from clew_activities.providers.refusals import Reduced
+from clew_activities.providers.refused_parts import Reduced
 from clew_activities.telemetry.interceptor import RunningAttempt
 from clew_workflows.contract.content import list_media
 from clew_workflows.contract.media_tokens import find_formula

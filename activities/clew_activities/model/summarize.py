@@ -28,7 +28,7 @@ from clew_activities.model.summary_calls import (
 )
 from clew_activities.offload import count_tokens
 from clew_activities.providers import ModelRequest, ProviderError, Providers, RedactedDecoder, stream
-from clew_activities.providers.errors import ContextLengthExceeded
+from clew_activities.providers.provider_errors import ContextLengthExceeded
 from clew_activities.tools.stored_results import MAX_STORED_BYTES
 from clew_workflows.contract import EntriesQuery
 from clew_workflows.contract.errors import NothingToSummarize

@@ -14,7 +14,7 @@ from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any
 
-from clew_activities.providers.errors import BadRequest, ProviderUnavailable, TruncatedStream, Unauthorized
+from clew_activities.providers.provider_errors import BadRequest, ProviderUnavailable, TruncatedStream, Unauthorized
 from clew_activities.providers.sanitize import parse_json
 
 EXTRA = "pip install 'clew[bedrock]'"

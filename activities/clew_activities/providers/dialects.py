@@ -22,7 +22,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from clew_activities.providers.media import (
+from clew_activities.providers.options import LOW_TO_HIGH, LOW_TO_MAX, LOW_TO_XHIGH
+from clew_activities.providers.request_media import (
     COMMON_IMAGES,
     GIF,
     HEIC,
@@ -35,7 +36,6 @@ from clew_activities.providers.media import (
     WEBP,
     MediaForms,
 )
-from clew_activities.providers.options import LOW_TO_HIGH, LOW_TO_MAX, LOW_TO_XHIGH
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _SHORT_ID = re.compile(r"[a-zA-Z0-9]{9}")

@@ -21,7 +21,8 @@ import httpx
 from clew_activities.offload import MAX_INLINE_SIZE, offload
 from clew_activities.providers.aws import EVENT_STREAM, FrameParser
 from clew_activities.providers.encoders import dump_body
-from clew_activities.providers.errors import (
+from clew_activities.providers.interface import ModelRequest, Provider, Signer
+from clew_activities.providers.provider_errors import (
     BadRequest,
     ErrorAnswer,
     ItemRefused,
@@ -30,7 +31,6 @@ from clew_activities.providers.errors import (
     TruncatedStream,
     Unreachable,
 )
-from clew_activities.providers.interface import ModelRequest, Provider, Signer
 from clew_activities.providers.reply import RedactedDecoder
 from clew_activities.providers.sse import SseParser
 from clew_workflows.contract.content import list_media

@@ -71,7 +71,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from clew_activities.providers.errors import ErrorAnswer, ProviderError
+from clew_activities.providers.provider_errors import ErrorAnswer, ProviderError
 from clew_workflows.contract import ModelOptions
 from clew_workflows.contract.content import MediaSort
 from clew_workflows.contract.messages import Message, ToolSpec

@@ -6,8 +6,8 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, get_args
 
-from clew_activities.providers.errors import BadRequest
 from clew_activities.providers.interface import ModelRequest
+from clew_activities.providers.provider_errors import BadRequest
 from clew_workflows.contract.config import ReasoningEffort
 
 EFFORTS: tuple[str, ...] = get_args(ReasoningEffort)

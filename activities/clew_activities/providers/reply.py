@@ -22,15 +22,15 @@ from itertools import islice
 from typing import Any, Literal
 
 from clew_activities.providers.answer_object import find_value, read_growing_member, read_member
-from clew_activities.providers.errors import (
+from clew_activities.providers.fit_tools import FittedTools
+from clew_activities.providers.interface import Decoder
+from clew_activities.providers.provider_errors import (
     ContentRefused,
     EmptyReply,
     OutputExhausted,
     PromptRefused,
     TruncatedStream,
 )
-from clew_activities.providers.fit_tools import FittedTools
-from clew_activities.providers.interface import Decoder
 from clew_activities.providers.redaction import GrowingText, Redaction
 from clew_activities.providers.sanitize import BoundedText, Budget, ObjectEnd, clean, parse_json, parse_object
 from clew_activities.received_media import NewMedia, Unusable, decode_base64, split_data_url, wrap_samples

@@ -21,7 +21,7 @@ from clew_workflows.contract.errors import ArchiveDamaged, ArchiveUnavailable, R
 from clew_workflows.contract.limits import MAX_BLOB_BYTES, MAX_MESSAGE_BLOB_BYTES, MAX_PARTS
 from clew_workflows.contract.payloads import UserMessage
 from clew_workflows.protocol import RunTool
-from clew_workflows.session.media import check_kinds
+from clew_workflows.session.named_blobs import check_kinds
 from clew_workflows.thread.source import make_filter
 
 T = TypeVar("T")

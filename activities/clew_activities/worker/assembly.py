@@ -25,7 +25,7 @@ from clew_activities.archive.read_for_clients import ReadingActivities
 from clew_activities.archive.thread_source import Threads
 from clew_activities.archive.uploads import UploadActivities, Uploads
 from clew_activities.callers import await_request, open_session, read_last_seq, send_message, submit_input
-from clew_activities.checkpoints import CheckpointActivities
+from clew_activities.checkpoint_signing import CheckpointActivities
 from clew_activities.heartbeats import SHOWN_SECONDS
 from clew_activities.model.call_model import CallSlots, ModelActivities
 from clew_activities.model.load_media import MediaLoader
@@ -38,7 +38,7 @@ from clew_activities.tools.registry import Deployment, Registry, make_registry
 from clew_activities.tools.run_hooks import HookActivities
 from clew_activities.tools.run_tool import ToolActivities
 from clew_activities.tools.stored_results import Results
-from clew_activities.webhooks import WebhookActivities
+from clew_activities.webhook_sending import WebhookActivities
 from clew_activities.worker.environment import RATE_LIMITS, WorkerSettings
 from clew_workflows.contract.names import name_caller_queue, name_model_queue, name_provider_queue, name_tool_queue
 from clew_workflows.contract.tokens import load_encodings

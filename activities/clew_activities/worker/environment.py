@@ -13,15 +13,15 @@ from temporalio.worker import WorkerDeploymentConfig
 
 from clew.agents import Agent
 from clew_activities.archive import Store, open_store
-from clew_activities.checkpoints import Keys, read_keys
+from clew_activities.checkpoint_signing import Keys, read_keys
 from clew_activities.model.model_table import NO_OWN_MODELS, OwnModels, read_own_models
 from clew_activities.providers import Providers, ProvidersUnusable, load_providers
-from clew_activities.providers.errors import UnknownModel
+from clew_activities.providers.provider_errors import UnknownModel
 from clew_activities.tools.mcp.mcp_settings import McpSettings, read_mcp_settings
 from clew_activities.tools.registry import Tools, load_agents, load_tools
 from clew_activities.tools.run_hooks import load_hooks
 from clew_activities.user_modules import import_extensions
-from clew_activities.webhooks import NO_WEBHOOKS, WebhookSettings, read_webhook_settings
+from clew_activities.webhook_sending import NO_WEBHOOKS, WebhookSettings, read_webhook_settings
 from clew_workflows.contract.hooks import Hook
 from clew_workflows.contract.names import MODEL_NAME, TASK_QUEUE
 from clew_workflows.host import services

@@ -36,7 +36,7 @@ from ag_ui.core import (
 )
 from pydantic_core import to_json
 
-from clew.ag_ui.parts import BlobUrl, convert_content, convert_part
+from clew.ag_ui.ag_ui_parts import BlobUrl, convert_content, convert_part
 from clew.session.events import (
     Change,
     EntryCommitted,

@@ -23,8 +23,8 @@ from ag_ui.core import (
 )
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from clew.ag_ui.ag_ui_parts import BlobUrl, read_content
 from clew.ag_ui.mapping import RunEvents, convert_thread, get_new_message, list_new_results
-from clew.ag_ui.parts import BlobUrl, read_content
 from clew.session import Request, Session
 from clew.session.events import Change, EntryCommitted, Waits
 from clew.session.keywords import MessageOptions

@@ -16,10 +16,10 @@ typer, rich and prompt_toolkit come with the extra `cli`: they are imported only
 | `talk`, `chat` | `ask` and `chat` as lines of text; the chat on a terminal |
 | `reading`, `control` | the commands that read a session, and those that change one |
 | `listing`, `report` | lists of sessions; `report` and `compare` |
-| `blobs`, `schedules` | the commands of `clew blob` and of `clew schedule` |
-| `serve`, `serving` | the service over HTTP and its keys; `worker`, `dev` and the codec server |
+| `blob_commands`, `schedule_commands` | the commands of `clew blob` and of `clew schedule` |
+| `serve`, `serve_commands` | the service over HTTP and its keys; `worker`, `dev` and the codec server |
 | `offline` | the operators' commands |
-| `command`, `options` | the two decorators of commands; options, and those that several commands have |
+| `command`, `shared_options` | the two decorators of commands; options, and those that several commands have |
 | `reach`, `failures` | the connection, the session or the worker; exit codes and messages of errors |
 | `show`, `hints` | the output; commands that are printed for a person to type |
 

@@ -23,8 +23,8 @@ from rich.console import Console
 from clew.cli import _operators as operators
 from clew.cli import hints, reach, show
 from clew.cli.failures import exit_on_error
-from clew.cli.options import Address, Namespace, SessionId, TaskQueue, flag
 from clew.cli.reach import Target
+from clew.cli.shared_options import Address, Namespace, SessionId, TaskQueue, flag
 from clew.session.connection import Clew
 from clew.session.session import Session
 from clew_workflows.contract import TASK_QUEUE

@@ -9,9 +9,9 @@ from typing import Annotated, Any, NoReturn, TypedDict, Unpack
 
 import typer
 
-from clew.cli import attachments, options, reach, show
+from clew.cli import attachments, reach, shared_options, show
 from clew.cli.command import Action, Invocation, action, command
-from clew.cli.options import (
+from clew.cli.shared_options import (
     At,
     Attach,
     By,
@@ -119,7 +119,7 @@ def _send_input(
     send: Callable[[Session, AnyContent], Coroutine[Any, Any, InputReceipt]],
 ) -> None:
     attached = attachments.attach_arguments(attach, text)
-    typed = options.read_text(text)
+    typed = shared_options.read_text(text)
 
     async def store_and_send(reached: Session) -> InputReceipt:
         content = await attachments.make_content(reached, typed, attached)
@@ -162,11 +162,11 @@ class Changes(TypedDict, total=False):
         list[str] | None,
         option(
             "NAME",
-            f"A tool that the model's provider runs itself: {options.PROVIDER_TOOLS}; may be repeated. Replaces "
-            "the list.",
+            f"A tool that the model's provider runs itself: {shared_options.PROVIDER_TOOLS}; may be repeated. "
+            "Replaces the list.",
             "--provider-tool",
-            callback=options.check_provider_tools,
-            complete=options.complete_provider_tool,
+            callback=shared_options.check_provider_tools,
+            complete=shared_options.complete_provider_tool,
         ),
     ]
     require_approval: Annotated[
@@ -242,7 +242,7 @@ def submit(
     by: By,
 ) -> Action:
     """Answer a waiting call of an external tool."""
-    content = options.read_text(result)
+    content = shared_options.read_text(result)
     return lambda session: session.submit_tool_result(tool_call_id, content, is_error=error, by=by)
 
 
@@ -287,7 +287,7 @@ def reset(*, op_id: OpId, lane: Lane = None) -> Action:
 def _read_snapshot(file: str) -> tuple[list[Any], str | None]:
     """Read the messages and the system prompt from a file or from stdin."""
     try:
-        text = options.read_stdin("FILE") if file == "-" else Path(file).read_text(encoding="utf-8")
+        text = shared_options.read_stdin("FILE") if file == "-" else Path(file).read_text(encoding="utf-8")
     except OSError as error:
         raise typer.BadParameter(f"{file}: {error.strerror}", param_hint="FILE") from None
     except ValueError as error:
@@ -420,7 +420,7 @@ def restore(
     new_id: Annotated[str | None, option("SESSION", "Id of the new session. Default: a random one.", "--as")] = None,
 ) -> None:
     """Start a new session from a checkpoint and print its id."""
-    checkpoint_token = options.read_text(token).strip()
+    checkpoint_token = shared_options.read_text(token).strip()
 
     async def restore_session(clew: Clew) -> RestoreReceipt:
         await clew.check_worker()

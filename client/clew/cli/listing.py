@@ -21,7 +21,7 @@ from temporalio.exceptions import TemporalError
 from clew.cli import reach, show
 from clew.cli.command import Invocation, command
 from clew.cli.failures import FAILED, format_message
-from clew.cli.options import option
+from clew.cli.shared_options import option
 from clew.session.connection import Clew
 from clew.session.namespace import NamespaceSetup
 from clew.session.namespace import setup_namespace as register_attributes

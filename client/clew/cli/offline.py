@@ -19,8 +19,8 @@ from clew.cli import _operators as operators
 from clew.cli import show
 from clew.cli.command import Invocation, command
 from clew.cli.failures import FAILED
-from clew.cli.options import OptionalSessionId, SessionId, argument, option, require_one_source
 from clew.cli.reach import Misconfigured
+from clew.cli.shared_options import OptionalSessionId, SessionId, argument, option, require_one_source
 from clew.session.connection import Clew
 from clew_workflows.encryption import Encryption, encrypt_payloads, read_encryption
 from clew_workflows.thread.entries import Entry

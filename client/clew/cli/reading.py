@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from clew.cli import options, reach, show
-from clew.cli.chat.rendering import FRAME_SECONDS, Painter
+from clew.cli import reach, shared_options, show
+from clew.cli.chat.painting import FRAME_SECONDS, Painter
 from clew.cli.chat.screen import Screen
 from clew.cli.command import Invocation, command
-from clew.cli.options import Lane, SessionId, flag, option
+from clew.cli.shared_options import Lane, SessionId, flag, option
 from clew.session.connection import Clew
 from clew.session.events import EntryCommitted, SessionEvent, TextAdded, ThinkingAdded, ToolProgressed
 from clew.session.keywords import EntryFilters
@@ -68,7 +68,7 @@ def context(
     ] = None,
 ) -> None:
     """Show the context that a model gets. Prints its messages, its tools and its token counts."""
-    messages = [options.read_text(text) for text in pending] if pending else None
+    messages = [shared_options.read_text(text) for text in pending] if pending else None
     answer = invocation.ask_any(
         session, lambda reached: reached.context(context_ref=lane, at_seq=at, call_id=call, pending=messages)
     )

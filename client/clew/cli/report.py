@@ -19,12 +19,12 @@ from rich.console import Console
 from clew.cli import _operators as operators
 from clew.cli import offline, show
 from clew.cli.command import Invocation, command
-from clew.cli.options import FromFile, OptionalSessionId, flag, option, require_one_source
 from clew.cli.reach import Misconfigured
+from clew.cli.shared_options import FromFile, OptionalSessionId, flag, option, require_one_source
 from clew.comparison import Trial, compare_policies, compute_share
 from clew.report import MAX_ENTRIES, make_report
-from clew.report.media import MediaCollector
-from clew.report.rendering import render_page
+from clew.report.page_document import render_page
+from clew.report.page_media import MediaCollector
 from clew.session.session import Session
 from clew_workflows.contract.errors import ArchiveDamaged, InvalidInput, UnknownBlob
 from clew_workflows.contract.invalid import describe_problems

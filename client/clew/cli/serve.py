@@ -16,8 +16,8 @@ import typer
 
 from clew.cli import show
 from clew.cli.failures import exit_on_error
-from clew.cli.options import Address, AsJson, Namespace, TaskQueue, argument, flag, option
 from clew.cli.reach import Misconfigured
+from clew.cli.shared_options import Address, AsJson, Namespace, TaskQueue, argument, flag, option
 from clew.local.child import LOOPBACK, StartFailed, child_process
 from clew.local.temporal import TemporalServer
 from clew.session.connection import Clew
@@ -77,11 +77,11 @@ def serve(
     """Serve sessions over HTTP, to callers with a key. It needs no provider's key and no store."""
 
     async def run(file: Path) -> None:
-        from clew.serve import Keys, ServeSettings, make_app, running  # noqa: PLC0415 - the extra may be missing
+        from clew.serve import Keys, ServeSettings, make_app, service_process  # noqa: PLC0415 - the extra may be missing
 
         known = Keys.load(file)
-        running.log_to_stderr(log_format)
-        runtime, interceptors = running.make_runtime(metrics), running.make_interceptors(os.environ)
+        service_process.log_to_stderr(log_format)
+        runtime, interceptors = service_process.make_runtime(metrics), service_process.make_interceptors(os.environ)
         clew = await Clew.connect(
             address, namespace=namespace, task_queue=task_queue, runtime=runtime, interceptors=interceptors
         )
@@ -90,12 +90,12 @@ def serve(
         )
         app = make_app(known, clew=clew, settings=settings, meter=runtime.metric_meter)
         if interceptors:
-            running.add_spans(app)
+            service_process.add_spans(app)
 
         def report_ready(bound: int) -> None:
             typer.echo(f"serving: {show.write_address(host, bound)}")
 
-        server = running.Server(app, host=host, port=port, drain_seconds=drain_seconds, on_ready=report_ready)
+        server = service_process.Server(app, host=host, port=port, drain_seconds=drain_seconds, on_ready=report_ready)
         await server.serve()
 
     with exit_on_error(as_json=False):

@@ -19,14 +19,14 @@ from rich.status import Status
 from rich.text import Text
 from temporalio.exceptions import TemporalError
 
-from clew.cli import attachments, options, reach, show
+from clew.cli import attachments, reach, shared_options, show
 from clew.cli.attachments import Attachment
-from clew.cli.chat.commands import Answer, Message, Mistake, Transcript, Typed, carry_out, format_help, parse_line
+from clew.cli.chat.typed_lines import Answer, Message, Mistake, Transcript, Typed, carry_out, format_help, parse_line
 from clew.cli.command import Invocation, command
 from clew.cli.failures import find_exit_code, report_error
 from clew.cli.hints import describe_need, write_command
-from clew.cli.options import Attach, MessageText, SessionId, StartOptions, Timeout, find_flags, option
 from clew.cli.reach import WORKER_SECONDS, Opened, wait_for_answer
+from clew.cli.shared_options import Attach, MessageText, SessionId, StartOptions, Timeout, find_flags, option
 from clew.content import AnyContent
 from clew.session.connection import Clew
 from clew.session.events import (
@@ -80,7 +80,7 @@ def ask(
 ) -> None:
     """Send a message and print the answer. Starts the session, or resumes it if it exists."""
     attached = attachments.attach_arguments(attach, text)
-    typed = options.read_text(text)
+    typed = shared_options.read_text(text)
 
     async def work(clew: Clew) -> None:
         opened = await _open(clew, session, **configuration)

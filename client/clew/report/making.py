@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from clew.report.conversation import MAX_NAME_CHARACTERS, Conversation, Texts, collect_results, count_seconds
-from clew.report.types import ActiveLane, Call, Failure, FailureKind, Overview, Relative, Report, Run, Timeline
+from clew.report.report_types import ActiveLane, Call, Failure, FailureKind, Overview, Relative, Report, Run, Timeline
 from clew.report.windows import count_media, make_window
 from clew_workflows.contract.content import get_opening
 from clew_workflows.contract.errors import ClewError

@@ -36,7 +36,7 @@ from clew.serve.problems import (
     make_body,
     make_response,
 )
-from clew.serve.settings import ServeSettings
+from clew.serve.service_settings import ServeSettings
 from clew.serve.shares import Shares
 from clew.serve.streams import Drain, SentEvent
 from clew.serve.tenants import TENANT

@@ -16,8 +16,8 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingRes
 from pydantic import Field, NonNegativeInt, model_validator
 
 from clew.report import MAX_ENTRIES, make_report
-from clew.report.media import MediaCollector
-from clew.report.rendering import render_page
+from clew.report.page_document import render_page
+from clew.report.page_media import MediaCollector
 from clew.serve.access import CALLER_ID, Authorized, Caller
 from clew.serve.answers import (
     AcceptedRequest,

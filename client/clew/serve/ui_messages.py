@@ -15,7 +15,7 @@ from ag_ui.core import AudioPart, ContentPart, DocumentPart, ImagePart, TextPart
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
-from clew.ag_ui.parts import FILE_NAME, BlobUrl, read_content
+from clew.ag_ui.ag_ui_parts import FILE_NAME, BlobUrl, read_content
 from clew.content import AnyContent
 from clew.serve.problems import name_field
 from clew.session.events import (

@@ -17,7 +17,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from clew.ag_ui import run_agent
-from clew.ag_ui.parts import BlobUrl
+from clew.ag_ui.ag_ui_parts import BlobUrl
 from clew.serve.access import Authorized, Caller
 from clew.serve.answers import show
 from clew.serve.bodies import read_body

@@ -19,7 +19,7 @@ from temporalio.service import RPCError
 from typing_extensions import TypeVar
 
 from clew.session.events import SessionEvent, follow_request, wait_for_decision
-from clew.session.events.server import MODEL_CALL, describe, read_flights
+from clew.session.events.history_polls import MODEL_CALL, describe, read_flights
 from clew.session.handle import SessionHandle
 from clew.session.session_reads import read_entries
 from clew.session.transport import Pauses, read_answer

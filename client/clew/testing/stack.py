@@ -32,7 +32,7 @@ from clew.testing.scripts import Script, ScriptedRequest, Scripts, Stuck, make_p
 from clew.testing.view import ThreadView
 from clew.tools import Tool, ToolDefinition
 from clew_activities.archive import Store
-from clew_activities.checkpoints import Keys
+from clew_activities.checkpoint_signing import Keys
 from clew_activities.model.model_table import TakenMedia
 from clew_activities.providers import make_http_client
 from clew_activities.tools.registry import Tools, collect_tools

@@ -21,7 +21,7 @@ from clew.local import Reply, ToolCall, scripted_model
 from clew_activities.model import call_model
 from clew_activities.model.model_table import find_prices
 from clew_activities.providers import ProviderError, load_providers
-from clew_activities.providers.errors import (
+from clew_activities.providers.provider_errors import (
     ContextLengthExceeded,
     EmptyReply,
     RateLimited,

@@ -10,7 +10,11 @@ import pytest
 
 from clew_activities.providers.anthropic.provider import Anthropic
 from clew_activities.providers.dialects import DIALECTS, STRICT
-from clew_activities.providers.errors import (
+from clew_activities.providers.http import HttpSettings, stream
+from clew_activities.providers.interface import Provider
+from clew_activities.providers.openai.chat import OpenAI
+from clew_activities.providers.openai.chat_stream import OpenAIDecoder
+from clew_activities.providers.provider_errors import (
     BadRequest,
     ContentRefused,
     ContextLengthExceeded,
@@ -23,10 +27,6 @@ from clew_activities.providers.errors import (
     Unauthorized,
     Unreachable,
 )
-from clew_activities.providers.http import HttpSettings, stream
-from clew_activities.providers.interface import Provider
-from clew_activities.providers.openai.chat import OpenAI
-from clew_activities.providers.openai.chat_stream import OpenAIDecoder
 from clew_activities.providers.redaction import Redaction
 from clew_activities.providers.reply import RedactedDecoder
 from clew_workflows.protocol import ModelReply

@@ -4,9 +4,9 @@ import clew_activities.providers as providers_package
 from clew_activities.providers import load_providers
 from clew_activities.providers.anthropic.provider import Anthropic
 from clew_activities.providers.dialects import DIALECTS
-from clew_activities.providers.errors import UnknownModel
 from clew_activities.providers.openai.chat import OpenAI
 from clew_activities.providers.openai.responses import Responses
+from clew_activities.providers.provider_errors import UnknownModel
 
 KEYS = {"OPENAI_API_KEY": "sk-one\n", "ANTHROPIC_API_KEY": "sk-two"}
 

@@ -3,5 +3,5 @@
 Tested in other modules:
 
 `conversation`: test_making
-`types`: test_making, test_windows
+`report_types`: test_making, test_windows
 """

@@ -13,8 +13,8 @@ import pytest
 from playwright.async_api import Browser, Locator, Page, Route, expect
 
 from clew.report import make_report
-from clew.report.media import MediaCollector
-from clew.report.rendering import render_page
+from clew.report.page_document import render_page
+from clew.report.page_media import MediaCollector
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.thread.thread import Thread
 from tests.support.browser import open_browser

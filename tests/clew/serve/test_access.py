@@ -17,7 +17,7 @@ from clew.errors import InvalidInput, NotFound
 from clew.local import ToolCall
 from clew.serve import Key, Keys, access
 from clew.serve.access import Caller, NewSessions, RateLimiter, compute_hash, make_token, read_keys
-from clew.serve.app import ROUTERS
+from clew.serve.application import ROUTERS
 from clew.serve.problems import Forbidden, RateLimited
 from clew.serve.tenants import ALL_TENANTS
 from tests.support.media import make_png

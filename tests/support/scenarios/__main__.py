@@ -21,7 +21,7 @@ from temporalio.converter import WorkflowSerializationContext
 from clew import Clew
 from clew.local import scripted_model, temporal_server
 from clew_activities.archive import Archive, Store
-from clew_activities.checkpoints import Keys
+from clew_activities.checkpoint_signing import Keys
 from clew_activities.providers import load_providers, make_http_client
 from clew_activities.tools.registry import load_tools
 from clew_activities.worker import WorkerSettings, make_worker

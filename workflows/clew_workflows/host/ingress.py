@@ -55,7 +55,7 @@ from clew_workflows.encryption.codec import FOREIGN_FIELD, PLAIN_FIELD, SEAL_FIE
 from clew_workflows.host.handlers import QUERIES, SIGNALS, UPDATES, Handler, Query
 from clew_workflows.session import carried, tool_rounds
 from clew_workflows.session.commands import Command
-from clew_workflows.session.media import check_kinds, list_contents
+from clew_workflows.session.named_blobs import check_kinds, list_contents
 from clew_workflows.temporal_faults.wrapped_converter import get_own_converter
 
 # Inputs that cannot be decrypted, or that are not encrypted where they must be: each is refused.

@@ -46,7 +46,7 @@ from clew_workflows.contract.limits import MAX_MESSAGE_BYTES, MAX_SYSTEM_PROMPT_
 from clew_workflows.host import execution, handlers, ingress
 from clew_workflows.host.runtime import Runtime
 from clew_workflows.protocol import CheckBlobs, Failure
-from clew_workflows.session import commands, decisions, media
+from clew_workflows.session import commands, decisions, named_blobs
 from clew_workflows.session.commands import Answer, Command
 from clew_workflows.session.state import MAX_WAITING, Decision, Moment, State, digest_command
 from clew_workflows.temporal_faults.slow_timers import wait_for_next_task
@@ -319,7 +319,7 @@ class Intake:
         """Find the blobs that an arrival names and that must be checked before it is decided."""
         if arrival.checked or arrival.settled or arrival.refusal or self._runtime.state.closed:
             return ()
-        return media.list_blobs(arrival.command)
+        return named_blobs.list_blobs(arrival.command)
 
     def _list_unchecked(self) -> list[tuple[Arrival, tuple[Blob, ...]]]:
         """List the arrivals whose blobs are checked next, from the first one that waits, with their blobs."""

@@ -51,7 +51,7 @@ from clew_workflows.protocol import (
 from clew_workflows.session import (
     budgets,
     decisions,
-    media,
+    named_blobs,
     outside,
     runs,
     subagents,
@@ -327,7 +327,7 @@ class Reconciler:
         if not blobs:
             return answer
         try:
-            media.check_result(state, planned.call, answer.content)
+            named_blobs.check_result(state, planned.call, answer.content)
             family = planned.call.family or state.session_id
             checked = await execution.carry_out(CheckBlobs.make(family, blobs), None, state)
         except Refusal as refusal:

@@ -2,7 +2,7 @@
 
 The server repeats a failed attempt by the activity's policy, or after the wait that the failure names, as long as the
 time of the activity lasts. Of a model call most failures say for themselves whether they are final:
-`clew_activities.providers.errors`. These are final although an attempt could follow:
+`clew_activities.providers.provider_errors`. These are final although an attempt could follow:
 
 | failure | the last attempt |
 | --- | --- |

@@ -7,7 +7,7 @@
 | `runs` | the turn: the only module that says what comes next |
 | `requests`, `budgets`, `configuration` | a message's settings, its token budget, and the configuration in force |
 | `tool_rounds`, `outside`, `subagents`, `hooks` | tool calls, and what they wait for: people, programs, sessions |
-| `inputs`, `operations` | steering, and context operations |
+| `messages_taken`, `operations` | steering, and context operations |
 | `summaries` | what a summary covers, and which model writes it; `thread.context.lane_view` says when one is due |
 | `state`, `drafts`, `advance` | the state, the entries, and the commit of a decision |
 | `carried`, `checkpoints` | the session as JSON for the next workflow run, and as a signed token |

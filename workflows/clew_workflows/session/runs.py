@@ -40,7 +40,7 @@ from clew_workflows.session import (
     configuration,
     drafts,
     hooks,
-    media,
+    named_blobs,
     operations,
     requests,
     subagents,
@@ -297,7 +297,7 @@ def take_reply(state: State, at: Moment, answer: ModelAnswered) -> Decision:
         settings=_note_reply(state.settings, run, answer),
         spent=state.spent.add(usage),
         counters=replace(
-            media.count_content(state.counters, reply.content),
+            named_blobs.count_content(state.counters, reply.content),
             tool_calls=state.counters.tool_calls + len(calls),
         ),
         summaries=replace(state.summaries, due=due),

@@ -37,7 +37,7 @@ from clew_workflows.protocol import (
     make_idempotency_key,
     number_tool_calls,
 )
-from clew_workflows.session import drafts, media
+from clew_workflows.session import drafts, named_blobs
 from clew_workflows.session.state import Decision, LateCall, Moment, RequestedCall, Run, State
 from clew_workflows.thread.entries import Draft
 from clew_workflows.thread.thread import Thread
@@ -444,7 +444,7 @@ def commit_result(
         replace(call, returned=True) if other.tool_call_id == call.tool_call_id else other for other in run.tool_calls
     )
     result = drafts.draft_tool_message(run, call, answer, state.children, settings)
-    counters = media.count_content(state.counters, answer.content)
+    counters = named_blobs.count_content(state.counters, answer.content)
     return Decision(replace(state, run=replace(run, tool_calls=calls), counters=counters), (result,))
 
 

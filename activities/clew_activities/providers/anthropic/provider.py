@@ -43,13 +43,13 @@ from clew_activities.providers.dialects import (
     choose_messages_dialect,
     find_messages_dialect,
 )
+from clew_activities.providers.endpoint import Server, describe_fitting, describe_options
 from clew_activities.providers.fit_messages import list_system_texts
 from clew_activities.providers.fit_tools import FittedTools, declare_called_tools, fit_tools
 from clew_activities.providers.interface import HttpRequest, ModelRequest
 from clew_activities.providers.loading import read_key, read_url
-from clew_activities.providers.media import MediaForms, fit_media
 from clew_activities.providers.options import get_object, merge_provider_options
-from clew_activities.providers.server import Server, describe_fitting, describe_options
+from clew_activities.providers.request_media import MediaForms, fit_media
 from clew_workflows.contract.messages import ToolSpec
 
 _OFFICIAL_URL = "https://api.anthropic.com"

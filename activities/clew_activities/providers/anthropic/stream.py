@@ -14,8 +14,8 @@ from typing import Any
 
 from clew_activities.providers.anthropic.messages import CONTAINER
 from clew_activities.providers.anthropic.tools import RESULTS, SERVER_USE, ServerCalls
-from clew_activities.providers.errors import classify_event
 from clew_activities.providers.fit_tools import FittedTools
+from clew_activities.providers.provider_errors import classify_event
 from clew_activities.providers.reply import (
     PROVIDER_DATA_LIMIT,
     Call,

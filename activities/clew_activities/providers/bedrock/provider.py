@@ -26,7 +26,7 @@ from clew_activities.providers.aws import EVENT_STREAM, EXTRA, AwsCredentials, i
 from clew_activities.providers.bedrock.models import Family, find_family
 from clew_activities.providers.bedrock.stream import BedrockDecoder, read_bedrock_error
 from clew_activities.providers.dialects import BEDROCK
-from clew_activities.providers.errors import ErrorAnswer, ProviderError
+from clew_activities.providers.endpoint import Server, describe_fitting, describe_options
 from clew_activities.providers.fit_messages import (
     BRIDGE,
     CONTINUE,
@@ -42,20 +42,20 @@ from clew_activities.providers.fit_messages import (
 from clew_activities.providers.fit_tools import FittedTools, declare_called_tools, fit_tools
 from clew_activities.providers.interface import HttpRequest, ModelRequest
 from clew_activities.providers.loading import read_key, read_url
-from clew_activities.providers.media import (
-    MediaForms,
-    encode_base64,
-    fit_media,
-    get_media_type,
-    name_file,
-)
 from clew_activities.providers.options import (
     choose_effort,
     describe_provider_tools,
     get_object,
     merge_provider_options,
 )
-from clew_activities.providers.server import Server, describe_fitting, describe_options
+from clew_activities.providers.provider_errors import ErrorAnswer, ProviderError
+from clew_activities.providers.request_media import (
+    MediaForms,
+    encode_base64,
+    fit_media,
+    get_media_type,
+    name_file,
+)
 from clew_workflows.contract.content import Content, Part, describe_part, find_sort, get_text
 from clew_workflows.contract.messages import Message, ToolSpec
 from clew_workflows.contract.names import rewrite_name

@@ -13,14 +13,14 @@ from dataclasses import replace
 from typing import Any
 
 from clew_activities.providers.aws import EXCEPTION
-from clew_activities.providers.errors import (
+from clew_activities.providers.fit_tools import FittedTools
+from clew_activities.providers.provider_errors import (
     ErrorAnswer,
     ProviderError,
     TruncatedStream,
     classify_event,
     classify_response,
 )
-from clew_activities.providers.fit_tools import FittedTools
 from clew_activities.providers.reply import (
     PROVIDER_DATA_LIMIT,
     Call,

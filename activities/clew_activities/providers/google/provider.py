@@ -14,7 +14,7 @@ from urllib.parse import quote, urlsplit
 
 from clew_activities.providers.answer_object import describe_schema
 from clew_activities.providers.dialects import GOOGLE, VERTEX, Dialect
-from clew_activities.providers.errors import BadRequest
+from clew_activities.providers.endpoint import Server, describe_fitting, describe_options
 from clew_activities.providers.fit_messages import list_system_texts
 from clew_activities.providers.fit_tools import FittedTools, fit_tools
 from clew_activities.providers.google.messages import encode_messages
@@ -23,7 +23,6 @@ from clew_activities.providers.google.schema import make_answer_schema
 from clew_activities.providers.google.stream import GoogleDecoder
 from clew_activities.providers.interface import HttpRequest, ModelRequest
 from clew_activities.providers.loading import read_key, read_url
-from clew_activities.providers.media import TEXTS_ALONE, MediaForms, fit_media
 from clew_activities.providers.options import (
     choose_effort,
     describe_provider_tools,
@@ -31,7 +30,8 @@ from clew_activities.providers.options import (
     get_object,
     merge_provider_options,
 )
-from clew_activities.providers.server import Server, describe_fitting, describe_options
+from clew_activities.providers.provider_errors import BadRequest
+from clew_activities.providers.request_media import TEXTS_ALONE, MediaForms, fit_media
 from clew_workflows.contract.messages import ToolSpec
 
 _OFFICIAL_URL = "https://generativelanguage.googleapis.com"

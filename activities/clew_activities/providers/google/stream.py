@@ -13,8 +13,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from clew_activities.providers.errors import BadRequest, TruncatedStream, classify_event
 from clew_activities.providers.fit_tools import FittedTools
+from clew_activities.providers.provider_errors import BadRequest, TruncatedStream, classify_event
 from clew_activities.providers.reply import (
     MAX_CITATIONS,
     MAX_SOURCES,

@@ -13,6 +13,7 @@ from typing import Any
 
 from clew_activities.providers.answer_object import describe_schema
 from clew_activities.providers.dialects import Dialect
+from clew_activities.providers.endpoint import Server, describe_fitting, describe_options
 from clew_activities.providers.fit_messages import (
     NO_OUTPUT,
     FittedMessages,
@@ -23,7 +24,12 @@ from clew_activities.providers.fit_messages import (
 )
 from clew_activities.providers.fit_tools import FittedTools, declare_called_tools, fit_tools
 from clew_activities.providers.interface import HttpRequest, ModelRequest
-from clew_activities.providers.media import (
+from clew_activities.providers.openai.chat_stream import REASONING_FIELDS, OpenAIDecoder, join_texts
+from clew_activities.providers.openai.models import limits_calls, specialize
+from clew_activities.providers.openai.schema import is_strict
+from clew_activities.providers.options import choose_effort, describe_provider_tools, merge_provider_options
+from clew_activities.providers.reply import get_member
+from clew_activities.providers.request_media import (
     WAV,
     MediaForms,
     encode_base64,
@@ -33,12 +39,6 @@ from clew_activities.providers.media import (
     make_data_url,
     name_file,
 )
-from clew_activities.providers.openai.chat_stream import REASONING_FIELDS, OpenAIDecoder, join_texts
-from clew_activities.providers.openai.models import limits_calls, specialize
-from clew_activities.providers.openai.schema import is_strict
-from clew_activities.providers.options import choose_effort, describe_provider_tools, merge_provider_options
-from clew_activities.providers.reply import get_member
-from clew_activities.providers.server import Server, describe_fitting, describe_options
 from clew_workflows.contract import ModelOptions
 from clew_workflows.contract.content import Part, find_sort, get_text
 from clew_workflows.contract.messages import Message, ToolSpec

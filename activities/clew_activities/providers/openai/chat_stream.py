@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Literal
 
-from clew_activities.providers.errors import TruncatedStream, classify_event
 from clew_activities.providers.fit_tools import FittedTools
+from clew_activities.providers.provider_errors import TruncatedStream, classify_event
 from clew_activities.providers.reply import (
     CALL_TEXT_LIMIT,
     MAX_CITATIONS,

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from clew_activities.providers.dialects import RESPONSES
+from clew_activities.providers.endpoint import Server, describe_fitting, describe_options
 from clew_activities.providers.fit_messages import choose_call_ids, fit_messages, get_own_data
 from clew_activities.providers.fit_tools import FittedTools, fit_tools
 from clew_activities.providers.interface import HttpRequest, ModelRequest
-from clew_activities.providers.media import MediaForms, fit_media, get_url, make_data_url, name_file
 from clew_activities.providers.openai.models import OpenAIModel, find_model, limits_calls
 from clew_activities.providers.openai.responses_stream import SEPARATOR, ResponsesDecoder
 from clew_activities.providers.openai.schema import is_strict
@@ -26,7 +26,7 @@ from clew_activities.providers.options import (
     merge_provider_options,
 )
 from clew_activities.providers.reply import get_member, read_string
-from clew_activities.providers.server import Server, describe_fitting, describe_options
+from clew_activities.providers.request_media import MediaForms, fit_media, get_url, make_data_url, name_file
 from clew_workflows.contract.content import Content, Part, find_sort, get_text
 from clew_workflows.contract.messages import Message, ToolSpec
 

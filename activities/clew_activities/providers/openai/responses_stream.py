@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from clew_activities.providers.errors import TruncatedStream, classify_event
 from clew_activities.providers.fit_tools import FittedTools
+from clew_activities.providers.provider_errors import TruncatedStream, classify_event
 from clew_activities.providers.reply import (
     PROVIDER_DATA_LIMIT,
     Call,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from clew.cli.chat.rendering import (
+from clew.cli.chat.painting import (
     Block,
     BlockSplitter,
     Live,

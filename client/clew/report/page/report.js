@@ -1,4 +1,4 @@
-// The page of a report: it shows the values of `clew.report.types`, which stand in the page as JSON without what is as
+// The page of a report: it shows the values of `clew.report.report_types`, which stand in the page as JSON without what is as
 // its default. Nothing is loaded.
 
 import { makeCharts, makeTimeline } from "./charts.js";

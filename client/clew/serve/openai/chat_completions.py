@@ -15,10 +15,10 @@ from fastapi import APIRouter, Header, Request, Response
 from fastapi.responses import JSONResponse
 
 from clew.serve.access import Authorized
-from clew.serve.openai import asks, fields, inputs, names, turns
+from clew.serve.openai import asks, bodies, fields, ids, turns
 from clew.serve.openai.chunks import Chunks, check_outcome, make_completion
 from clew.serve.openai.refusals import make_error_body
-from clew.serve.openai.serving import IdempotencyKey, answer_or_leave, read_ask, read_body, run
+from clew.serve.openai.routes import IdempotencyKey, answer_or_leave, read_ask, read_body, run
 from clew.serve.openai.turns import Place, Turn
 from clew.serve.streams import SentEvent, make_json_event, stream_events
 from clew.serve.tenants import Reader
@@ -35,7 +35,7 @@ router = APIRouter(prefix="/v1/chat/completions", tags=["chat"], route_class=Wat
 async def create_completion(
     caller: Authorized,
     request: Request,
-    body: Annotated[inputs.ChatCreate, read_body(inputs.ChatCreate, fields.CHAT)],
+    body: Annotated[bodies.ChatCreate, read_body(bodies.ChatCreate, fields.CHAT)],
     key: IdempotencyKey = None,
     session_id: Annotated[str | None, Header(alias=SESSION_HEADER)] = None,
 ) -> Response:
@@ -43,7 +43,7 @@ async def create_completion(
     ask = await read_ask(request, asks.read_chat, key, body)
     turn = await turns.begin(caller, ask, _find_place(ask, session_id), key)
     if body.stream:
-        options = body.stream_options or inputs.ChatStreamOptions()
+        options = body.stream_options or bodies.ChatStreamOptions()
         chunks = Chunks(turn.frame, include_usage=bool(options.include_usage))
 
         def encode_error(error: ClewError) -> SentEvent:
@@ -71,7 +71,7 @@ def _find_place(ask: asks.Ask, session_id: str | None) -> Place | None:
     if session_id is not None:
         return Place(session_id, creates=True)
     for said in ask.results:
-        parts = names.decode(str(said.call_id), names.CALL)
+        parts = ids.decode(str(said.call_id), ids.CALL)
         if parts and len(parts) == 2:
             return Place(parts[0], is_guessed=True)
     return None

@@ -15,7 +15,7 @@ from collections.abc import Collection, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from clew.serve.openai import items, names
+from clew.serve.openai import ids, items
 from clew.serve.openai.frames import Frame, make_error, make_response, read_time
 from clew.serve.tenants import TENANT, Reader
 from clew.session.events import (
@@ -310,9 +310,9 @@ class ResponseEvents:
 
     def _open(self, reply: _Reply, what: str) -> Generator[Event, None, _Growing]:
         """Open the item of a text or of a reasoning, and return it."""
-        kind = names.MESSAGE if what == "text" else names.REASONING
+        kind = ids.MESSAGE if what == "text" else ids.REASONING
         again = (str(reply.attempt),) if reply.voided else ()
-        name = names.encode(kind, self.frame.name.session_id, reply.call_id, *again)
+        name = ids.encode(kind, self.frame.name.session_id, reply.call_id, *again)
         item = _Growing(name, self._next_index, self._number - reply.numbered_from)
         self._next_index += 1
         if what == "text":
@@ -503,7 +503,7 @@ class ResponseEvents:
         yield from self._drop_reply()
         shown = self._reader.show_error(outcome.error)
         text = shown.message if shown else ""
-        name = names.encode(names.MESSAGE, self.frame.name.session_id, f"refusal-{outcome.iterations}")
+        name = ids.encode(ids.MESSAGE, self.frame.name.session_id, f"refusal-{outcome.iterations}")
         made = items.make_refusal(name, text)
         part, place = made["content"][0], {"content_index": 0}
         yield from self._add(

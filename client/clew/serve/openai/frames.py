@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from clew.serve.openai.names import ResponseName
+from clew.serve.openai.ids import ResponseName
 from clew.serve.tenants import WORDS
 from clew_workflows.contract.outcomes import OutcomeError, Usage
 from clew_workflows.contract.payloads import ConfigPayload, UserMessage

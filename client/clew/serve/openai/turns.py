@@ -14,12 +14,12 @@ from http import HTTPStatus
 from typing import Any
 
 from clew.serve.access import UNRESOLVED, Caller
-from clew.serve.openai import names
+from clew.serve.openai import ids
 from clew.serve.openai.asks import Ask, Decision, make_snapshot, split_opening
+from clew.serve.openai.content_parts import Parts
 from clew.serve.openai.events import Event, ResponseEvents
 from clew.serve.openai.frames import BODY, KEY, PREVIOUS, Frame, follow_settings, read_frame, read_time
-from clew.serve.openai.names import ResponseName
-from clew.serve.openai.parts import Parts
+from clew.serve.openai.ids import ResponseName
 from clew.serve.openai.refusals import InvalidValue, MissingParameter, ModelNotFound, NotStored, UnsupportedValue
 from clew.serve.problems import TOO_LARGE, find_status
 from clew.serve.tenants import Reader
@@ -127,20 +127,20 @@ async def begin(caller: Caller, ask: Ask, place: Place | None, key: str | None) 
     has_agent = place is not None or ask.agent is not None
     wish = _Wish(caller, ask, key, caller.check_message(ask.make_message_options(), has_agent=has_agent))
     if place is None:
-        return await _begin_session(wish, names.make_session_id(key))
+        return await _begin_session(wish, ids.make_session_id(key))
     try:
         session, status = await resume(caller, place.session_id)
     except NotFound as error:
         if not (place.creates or place.is_guessed):
             param = "previous_response_id" if place.is_named else "conversation"
             raise NotStored(str(error), param=param) from None
-        new_id = place.session_id if place.creates else names.make_session_id(key)
+        new_id = place.session_id if place.creates else ids.make_session_id(key)
         return await _begin_session(wish, new_id)
     if ask.results or ask.decisions:
         return await _go_on(wish, session, status, place.session_id)
     if not ask.content:
         raise MissingParameter("there is no new message: the last one is the assistant's", param="input")
-    if key and await _knows(session, status, names.make_request_id(key)):
+    if key and await _knows(session, status, ids.make_request_id(key)):
         # The request is a repetition. The session may wait for what follows it.
         _, own = _find_changes(status, ask)
         return await _send_message(wish, session, place.session_id, own, shown=_find_model(status, ask))
@@ -153,7 +153,7 @@ async def begin(caller: Caller, ask: Ask, place: Place | None, key: str | None) 
 async def find_place(caller: Caller, ask: Ask) -> Place | None:
     """Find the session that the items of an input come from; None: they come from none of this tenant."""
     named = ask.find_place()
-    parts = names.decode(named, *names.THREAD_KINDS) if named else None
+    parts = ids.decode(named, *ids.THREAD_KINDS) if named else None
     if not parts or len(parts) < 2:
         return None
     session_id, within = parts[0], parts[1]
@@ -338,7 +338,7 @@ async def _send_message(
     content: Parts | None = None,
     shown: str | None = None,
 ) -> Turn:
-    ask, request_id = wish.ask, names.make_request_id(wish.key)
+    ask, request_id = wish.ask, ids.make_request_id(wish.key)
     content = await _describe_blobs(session, ask.content if content is None else content)
     try:
         sent = await session.message(content, request_id=request_id, **wish.options, **own)
@@ -428,7 +428,7 @@ async def _find_end(session: Session, response: ResponseName, *, is_named: bool)
 
 
 async def _fork(wish: _Wish, session: Session, at_seq: int) -> Turn:
-    session_id = names.make_session_id(wish.key)
+    session_id = ids.make_session_id(wish.key)
     scoped = wish.caller.scope(session_id)
     await wish.caller.check_room(scoped)
     forked = await session.fork(at_seq, scoped)
@@ -448,10 +448,10 @@ def _refuse_waiting(session_id: str, status: SessionStatus) -> None:
     functions = {tool["name"] for tool in status.config.get("external_tools") or ()}
     for call in status.pending_external_calls:
         if call.name in functions:
-            name = names.encode(names.CALL, session_id, call.tool_call_id)
+            name = ids.encode(ids.CALL, session_id, call.tool_call_id)
             raise InvalidValue(f"No tool output found for function call {name}.", param="input")
     for approval in status.pending_approvals:
-        name = names.encode(names.APPROVAL_REQUEST, session_id, approval.tool_call_id)
+        name = ids.encode(ids.APPROVAL_REQUEST, session_id, approval.tool_call_id)
         raise InvalidValue(f"No decision found for approval request {name}.", param="input")
 
 
@@ -469,7 +469,7 @@ async def _go_on(wish: _Wish, session: Session, status: SessionStatus, session_i
     for call in status.pending_external_calls:
         # A repeated request finds the calls of a later reply.
         if call.tool_call_id in own and call.name in functions and call.tool_call_id not in results:
-            name = names.encode(names.CALL, session_id, call.tool_call_id)
+            name = ids.encode(ids.CALL, session_id, call.tool_call_id)
             raise InvalidValue(f"No tool output found for function call {name}.", param="input")
     if ask.content and status.request_id == turn.request_id:
         content = await _describe_blobs(session, ask.content)
@@ -529,7 +529,7 @@ def name_input(turn: Turn) -> str:
 
 def _read_call_name(session_id: str, name: str) -> str:
     """Read the name of a call as callers have it. A session's own name is one, too."""
-    parts = names.decode(name, names.CALL, names.FUNCTION_CALL)
+    parts = ids.decode(name, ids.CALL, ids.FUNCTION_CALL)
     if parts is None:
         return name
     if len(parts) != 2 or parts[0] != session_id:
@@ -538,7 +538,7 @@ def _read_call_name(session_id: str, name: str) -> str:
 
 
 def _read_approval_name(session_id: str, name: str) -> str:
-    parts = names.decode(name, names.APPROVAL_REQUEST)
+    parts = ids.decode(name, ids.APPROVAL_REQUEST)
     if parts is None or len(parts) != 2 or parts[0] != session_id:
         raise InvalidValue(f"No approval request found with id {name[:200]}.", param="input")
     return parts[1]

@@ -16,8 +16,8 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse, RedirectResponse
 
 from clew.report.making import make_overview
-from clew.report.rendering import SHARED_FOLDERS
-from clew.report.types import Overview
+from clew.report.page_document import SHARED_FOLDERS
+from clew.report.report_types import Overview
 from clew.serve.access import Authorized
 from clew.serve.answers import ErrorBody, answer
 from clew.serve.worker_watch import WatchedRoute

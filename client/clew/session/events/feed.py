@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
-from clew.session.events.turn import Growing
-from clew.session.events.types import (
+from clew.session.events.event_types import (
     ApprovalRequired,
     EntryCommitted,
     Restarted,
@@ -25,6 +24,7 @@ from clew.session.events.types import (
     ToolProgressed,
     ToolStarted,
 )
+from clew.session.events.turn import Growing
 from clew.session.session_reads import WaitingCall
 from clew_workflows.contract.messages import ToolCall
 from clew_workflows.contract.outputs import LiveStatus, PendingCall, ReplyProgress, ToolProgress

@@ -22,8 +22,9 @@ from temporalio.api.enums.v1 import WorkflowExecutionStatus
 from temporalio.client import Client
 from temporalio.exceptions import TemporalError
 
+from clew.session.events.event_types import EntryCommitted, SessionEvent
 from clew.session.events.feed import CLOSED, HIBERNATED, Feed, Flight, Snapshot
-from clew.session.events.server import (
+from clew.session.events.history_polls import (
     FIRST_PAUSE_SECONDS,
     LONGEST_PAUSE_SECONDS,
     Execution,
@@ -33,7 +34,6 @@ from clew.session.events.server import (
     read_flights,
     watch_history,
 )
-from clew.session.events.types import EntryCommitted, SessionEvent
 from clew.session.handle import SessionHandle
 from clew.session.session_reads import FollowedParts, list_calls_of_subagents, read_entries, read_newest_entry
 from clew.session.transport import Pauses

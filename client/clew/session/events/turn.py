@@ -11,7 +11,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
-from clew.session.events.types import EntryCommitted, Restarted, SessionEvent, TextAdded, ThinkingAdded
+from clew.session.events.event_types import EntryCommitted, Restarted, SessionEvent, TextAdded, ThinkingAdded
 from clew_workflows.contract.messages import ToolCall
 from clew_workflows.contract.outputs import LiveStatus, PendingCall, PendingExternalCall
 from clew_workflows.contract.payloads import AssistantMessage, RunPayload, ToolMessage

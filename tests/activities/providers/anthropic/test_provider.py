@@ -16,8 +16,8 @@ from clew_activities.providers.anthropic.provider import Anthropic, make_provide
 from clew_activities.providers.anthropic.stream import AnthropicDecoder
 from clew_activities.providers.dialects import ANTHROPIC, MESSAGES_DIALECTS
 from clew_activities.providers.encoders import compare_request, dump_body
-from clew_activities.providers.errors import ProviderError
 from clew_activities.providers.fit_tools import fit_name
+from clew_activities.providers.provider_errors import ProviderError
 from clew_workflows.contract.messages import Message, canonicalize
 from clew_workflows.contract.payloads import SentRequest
 from tests.support.provider_server import (

@@ -22,7 +22,10 @@ from clew_activities.providers.bedrock.models import find_family
 from clew_activities.providers.bedrock.provider import Bedrock
 from clew_activities.providers.bedrock.stream import BedrockDecoder
 from clew_activities.providers.encoders import compare_request, dump_body
-from clew_activities.providers.errors import (
+from clew_activities.providers.http import HttpSettings, stream
+from clew_activities.providers.interface import ModelRequest, Signer
+from clew_activities.providers.loading import ProvidersUnusable
+from clew_activities.providers.provider_errors import (
     BadRequest,
     ContentRefused,
     ContextLengthExceeded,
@@ -37,9 +40,6 @@ from clew_activities.providers.errors import (
     Unauthorized,
     UnknownModel,
 )
-from clew_activities.providers.http import HttpSettings, stream
-from clew_activities.providers.interface import ModelRequest, Signer
-from clew_activities.providers.loading import ProvidersUnusable
 from clew_activities.providers.redaction import Redaction
 from clew_activities.providers.reply import RedactedDecoder
 from clew_workflows.contract.messages import Message

@@ -6,7 +6,12 @@ from google.genai import types
 
 from clew_activities.providers.dialects import GOOGLE
 from clew_activities.providers.encoders import ENCODERS, dump_body
-from clew_activities.providers.errors import (
+from clew_activities.providers.fit_tools import fit_name
+from clew_activities.providers.google.provider import Google, make_providers
+from clew_activities.providers.google.schema import make_answer_schema
+from clew_activities.providers.google.stream import GoogleDecoder
+from clew_activities.providers.interface import ModelRequest
+from clew_activities.providers.provider_errors import (
     BadRequest,
     ContentRefused,
     ContextLengthExceeded,
@@ -23,11 +28,6 @@ from clew_activities.providers.errors import (
     Unauthorized,
     UnknownModel,
 )
-from clew_activities.providers.fit_tools import fit_name
-from clew_activities.providers.google.provider import Google, make_providers
-from clew_activities.providers.google.schema import make_answer_schema
-from clew_activities.providers.google.stream import GoogleDecoder
-from clew_activities.providers.interface import ModelRequest
 from clew_workflows.contract import ModelOptions
 from clew_workflows.contract.messages import Message
 from clew_workflows.protocol import ModelReply

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from clew.cli.chat.rendering import (
+from clew.cli.chat.painting import (
     Block,
     Live,
     NoteBlock,

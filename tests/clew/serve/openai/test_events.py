@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from clew.serve.openai.chunks import Chunks, ReplyRestarted
 from clew.serve.openai.events import ATTEMPT_NUMBERS, WAITING, Event, ResponseEvents, split_text
 from clew.serve.openai.frames import Frame, make_error
-from clew.serve.openai.names import ResponseName
+from clew.serve.openai.ids import ResponseName
 from clew.serve.openai.refusals import RequestEnded
 from clew.session.events import (
     ApprovalRequired,

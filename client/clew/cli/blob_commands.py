@@ -15,8 +15,8 @@ from rich.console import Console
 
 from clew.cli import attachments, show
 from clew.cli.command import Invocation, command
-from clew.cli.options import SessionId, argument, option
 from clew.cli.reach import Misconfigured
+from clew.cli.shared_options import SessionId, argument, option
 from clew.session.session import Session
 from clew.session.session_blobs import NamedBlob, read_named
 from clew_workflows.contract.content import Blob

@@ -6,7 +6,7 @@ import uuid
 from typing import Any
 
 from clew import Agent
-from clew.cli.options import list_names
+from clew.cli.shared_options import list_names
 from clew.local import Reply, ToolCall
 from clew.local.child import free_ports
 from tests.support.command_line import run_clew

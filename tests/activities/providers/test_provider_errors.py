@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from clew_activities.providers import errors
-from clew_activities.providers.errors import (
+from clew_activities.providers import provider_errors
+from clew_activities.providers.provider_errors import (
     ErrorAnswer,
     ItemRefused,
     ProviderError,
@@ -251,17 +251,17 @@ def test_what_looks_like_a_key_is_not_in_a_message(text: str, safe: str) -> None
 
 
 def test_a_message_is_capped_and_holds_no_part_of_a_key_that_the_cap_cuts() -> None:
-    error = errors.BadRequest("x" * 1995 + "hunter2hunter2")
+    error = provider_errors.BadRequest("x" * 1995 + "hunter2hunter2")
     error.redact(Redaction(["hunter2hunter2"]))
     assert error.message == str(error) == "x" * 1995 + "[reda"
 
 
 def test_a_sealed_error_has_no_secret_in_its_details_and_no_error_behind_it() -> None:
     """Temporal's failures hold the messages of the whole chain."""
-    error = errors.BadRequest("no", details={"got": ["hunter2hunter2"]})
+    error = provider_errors.BadRequest("no", details={"got": ["hunter2hunter2"]})
     try:
         raise error from ValueError("hunter2hunter2")
-    except errors.BadRequest:
+    except provider_errors.BadRequest:
         error.redact(Redaction(["hunter2hunter2"]))
     assert (error.details, error.__cause__, error.__context__) == ({"got": ["[redacted]"]}, None, None)
 

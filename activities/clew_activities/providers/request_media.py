@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from clew_activities.file_types import decode_text
-from clew_activities.providers.errors import BadRequest, ContextLengthExceeded
 from clew_activities.providers.interface import ModelRequest
+from clew_activities.providers.provider_errors import BadRequest, ContextLengthExceeded
 from clew_workflows.contract.content import (
     SHOWN_DIGITS,
     Blob,

@@ -15,8 +15,8 @@ from importlib.resources import files
 from string import Template
 
 from clew.report.making import MAX_WINDOWS
-from clew.report.media import PageMedia
-from clew.report.types import Report
+from clew.report.page_media import PageMedia
+from clew.report.report_types import Report
 
 SHARED_FOLDERS = tuple(files("clew.report") / name for name in ("page", "vendor"))
 """The folders of the scripts and styles that this page and the studio's share; `vendor` has those of others."""

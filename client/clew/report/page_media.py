@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from clew.content import find_raster_type
-from clew.report.types import EventItem, Item, Media, Piece, Report
+from clew.report.report_types import EventItem, Item, Media, Piece, Report
 
 MAX_IMAGE_BYTES = 200_000
 """Largest image that a page embeds, in bytes."""

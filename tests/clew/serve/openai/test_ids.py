@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clew.serve.openai import names
-from clew.serve.openai.names import ResponseName
+from clew.serve.openai import ids
+from clew.serve.openai.ids import ResponseName
 from clew_workflows.contract.errors import NotFound
 
 PARTS = st.text(st.characters(exclude_categories=["Cc", "Cs"]), min_size=1, max_size=200)
@@ -25,20 +25,20 @@ def test_any_other_text_is_no_id(text: str) -> None:
     """What is not an id of a response is not found, whatever it is."""
     with pytest.raises(NotFound):
         ResponseName.read(f"resp-{text}")
-    read = names.decode(f"msg_{text}", names.MESSAGE)
-    assert read is None or names.encode(names.MESSAGE, *read) == f"msg_{text}"
+    read = ids.decode(f"msg_{text}", ids.MESSAGE)
+    assert read is None or ids.encode(ids.MESSAGE, *read) == f"msg_{text}"
 
 
 @pytest.mark.parametrize("seq", ["9" * 5000, "9" * 16, "-1", "1.0", "²"])
 def test_a_part_has_the_seq_of_an_entry(seq: str) -> None:
     """A number that no entry can have is none."""
     with pytest.raises(NotFound):
-        ResponseName.read(names.encode("resp", "chat", "r", seq))
+        ResponseName.read(ids.encode("resp", "chat", "r", seq))
 
 
 def test_ids_of_a_key_are_the_same_each_time() -> None:
     """A caller's key for repetitions names one session and one request; without it each is new."""
-    assert names.make_session_id("k") == names.make_session_id("k")
-    assert names.make_request_id("k") == names.make_request_id("k")
-    assert names.make_session_id("k") != names.make_session_id("other")
-    assert names.make_session_id(None) != names.make_session_id(None)
+    assert ids.make_session_id("k") == ids.make_session_id("k")
+    assert ids.make_request_id("k") == ids.make_request_id("k")
+    assert ids.make_session_id("k") != ids.make_session_id("other")
+    assert ids.make_session_id(None) != ids.make_session_id(None)

@@ -7,8 +7,8 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from clew.cli.options import find_login_name
 from clew.cli.reach import find_waiting_approval, wait_for_answer
+from clew.cli.shared_options import find_login_name
 from clew.session.handle import make_id
 from clew.session.session import Session
 from clew_workflows.contract.errors import InvalidInput

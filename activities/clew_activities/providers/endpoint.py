@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 
-from clew_activities.providers.errors import ErrorAnswer, ProviderError, classify_response
 from clew_activities.providers.fit_messages import FittedMessages, Turns
 from clew_activities.providers.fit_tools import FittedTools
-from clew_activities.providers.media import FittedMedia
+from clew_activities.providers.provider_errors import ErrorAnswer, ProviderError, classify_response
+from clew_activities.providers.request_media import FittedMedia
 from clew_workflows.contract import ModelOptions
 from clew_workflows.contract.payloads import Fitting
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 import typer
 
-from clew.cli.schedules import parse_duration, parse_time
+from clew.cli.schedule_commands import parse_duration, parse_time
 from clew.schedules import ACTION_PREFIX
 from tests.support.command_line import read_error, run_clew
 from tests.support.stack import Stack

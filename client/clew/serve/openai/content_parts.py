@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from clew.content import Audio, File, Image, Media
-from clew.serve.openai import inputs
+from clew.serve.openai import bodies
 from clew.serve.openai.refusals import InvalidValue, UnsupportedValue
 from clew_workflows.contract.content import ImageDetail
 from clew_workflows.contract.errors import TooLarge
@@ -44,19 +44,19 @@ def read_content(content: str | Sequence[Any] | None, param: str, *, is_text: bo
 
 def _read_part(part: Any, param: str) -> str | Media | Mapping[str, Any]:
     match part:
-        case inputs.InputText() | inputs.OutputText() | inputs.ChatText():
+        case bodies.InputText() | bodies.OutputText() | bodies.ChatText():
             return part.text
-        case inputs.Refusal() | inputs.ChatRefusal():
+        case bodies.Refusal() | bodies.ChatRefusal():
             return part.refusal
-        case inputs.InputImage():
+        case bodies.InputImage():
             return _read_image(part.image_url, part.file_id, part.detail, param)
-        case inputs.ChatImage():
+        case bodies.ChatImage():
             return _read_image(part.image_url.url, None, part.image_url.detail, param)
-        case inputs.InputFile():
+        case bodies.InputFile():
             return _read_file(part.file_data, part.file_id, part.filename, part.file_url, param)
-        case inputs.ChatFile():
+        case bodies.ChatFile():
             return _read_file(part.file.file_data, part.file.file_id, part.file.filename, None, param)
-        case inputs.InputAudio() | inputs.ChatAudio():
+        case bodies.InputAudio() | bodies.ChatAudio():
             audio = part.input_audio
             return Audio.from_bytes(
                 _decode(audio.data, param), {"mp3": "audio/mpeg", "wav": "audio/wav"}[audio.format]

@@ -16,9 +16,9 @@ from clew.cli import _operators as operators
 from clew.cli import show
 from clew.cli.failures import FAILED, exit_on_error
 from clew.cli.hints import find_program
-from clew.cli.options import TaskQueue, flag, option
 from clew.cli.reach import Misconfigured
 from clew.cli.serve import studio_process
+from clew.cli.shared_options import TaskQueue, flag, option
 from clew.local import StartFailed
 from clew.local.development import FOLDER, PORT, STUDIO_PORT, UI_PORT, Development, run_until_interrupted
 from clew_workflows.contract import TASK_QUEUE

@@ -13,7 +13,7 @@ from fastapi.responses import StreamingResponse
 from pydantic_core import from_json
 
 from clew.serve.bodies import check_texts, depend_on_body, measure_body, receive_body, work_on
-from clew.serve.openai import fields, inputs, turns
+from clew.serve.openai import bodies, fields, turns
 from clew.serve.openai.asks import Ask, note_key
 from clew.serve.openai.events import WAITING, Event, ResponseEvents
 from clew.serve.openai.refusals import InvalidValue, make_error_body
@@ -24,7 +24,7 @@ from clew_workflows.contract.errors import ClewError
 from clew_workflows.contract.invalid import Form
 
 T = TypeVar("T")
-B = TypeVar("B", bound=inputs.Body)
+B = TypeVar("B", bound=bodies.Body)
 
 CLIENT_GONE = 499
 """The status of a request whose client has left before the answer. The session goes on."""

@@ -20,10 +20,10 @@ from itertools import count
 from typing import Any, cast
 
 from clew_activities.providers.answer_object import is_object_schema
-from clew_activities.providers.errors import ItemKind, ItemRefused, PromptRefused
 from clew_activities.providers.fit_messages import get_own_data
 from clew_activities.providers.interface import ModelRequest
-from clew_activities.providers.media import MediaForms, choose_media, encode_base64, get_url, read_text
+from clew_activities.providers.provider_errors import ItemKind, ItemRefused, PromptRefused
+from clew_activities.providers.request_media import MediaForms, choose_media, encode_base64, get_url, read_text
 from clew_workflows.contract.content import Part, describe_part, find_sort, get_blob, get_text, list_media, name_part
 from clew_workflows.contract.messages import Message, ToolSpec, compute_digest
 from clew_workflows.contract.payloads import Fitting, Refused, RefusedKind

@@ -19,11 +19,11 @@ from clew_activities.providers.anthropic.provider import Anthropic
 from clew_activities.providers.bedrock.provider import Bedrock, distinguish_documents
 from clew_activities.providers.dialects import DIALECTS
 from clew_activities.providers.encoders import dump_body
-from clew_activities.providers.errors import BadRequest, ContextLengthExceeded
 from clew_activities.providers.google.provider import Google
-from clew_activities.providers.media import MediaForms, choose_media
 from clew_activities.providers.openai.chat import OpenAI
 from clew_activities.providers.openai.responses import Responses
+from clew_activities.providers.provider_errors import BadRequest, ContextLengthExceeded
+from clew_activities.providers.request_media import MediaForms, choose_media
 from clew_workflows.contract import ModelOptions
 from clew_workflows.contract.content import Content, ImagePart, MediaSort, Part
 from clew_workflows.contract.messages import Message

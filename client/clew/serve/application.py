@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from temporalio.common import MetricMeter
 from temporalio.service import RPCError
 
-from clew.serve import agents, blobs, mcp_server, openai, sessions, studio, ui_streams
+from clew.serve import agents, blob_routes, mcp_server, openai, sessions, studio, ui_streams
 from clew.serve.access import Keys, NewSessions, RateLimiter
 from clew.serve.bodies import make_shares
 from clew.serve.document import add_page, describe_bodies
@@ -24,7 +24,7 @@ from clew.serve.gate import Gate
 from clew.serve.mcp_sessions import McpSessions
 from clew.serve.openai.refusals import InvalidValue, make_error_response
 from clew.serve.problems import PROBLEMS, InvalidParameter, Problem, describe_invalid, find_reader, make_response
-from clew.serve.settings import ServeSettings
+from clew.serve.service_settings import ServeSettings
 from clew.serve.shares import Shares
 from clew.serve.streams import Drain
 from clew.session import Clew
@@ -41,7 +41,7 @@ ALLOWED_HEADERS = (
 ROUTERS: Sequence[APIRouter] = (
     sessions.router,
     agents.router,
-    blobs.router,
+    blob_routes.router,
     studio.router,
     ui_streams.router,
     mcp_server.router,

@@ -18,7 +18,7 @@ from temporalio.testing import ActivityEnvironment
 
 from clew.contract import Webhook, WebhookMessage
 from clew.local.child import LOOPBACK
-from clew_activities.webhooks import (
+from clew_activities.webhook_sending import (
     MAX_OPEN_ATTEMPTS,
     MAX_WAIT,
     POSTPONED,

@@ -26,7 +26,7 @@ from clew.errors import (
     TokenSignature,
     TokenVersion,
 )
-from clew_activities.checkpoints import VARIABLE, Keys, read_config, read_keys, sign_payload, verify_token
+from clew_activities.checkpoint_signing import VARIABLE, Keys, read_config, read_keys, sign_payload, verify_token
 from clew_activities.model.model_table import choose_policy
 from clew_activities.tools.mcp.mcp_tools import McpTools
 from clew_activities.tools.registry import make_registry

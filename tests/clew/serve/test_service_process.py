@@ -22,7 +22,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from clew import Clew
 from clew.local import Reply
 from clew.serve.access import Key, Keys
-from clew.serve.running import JsonFormatter, TextFormatter
+from clew.serve.service_process import JsonFormatter, TextFormatter
 from clew.serve.tracing import Spans
 from tests.support.command_line import run_clew, start_command
 from tests.support.processes import run_worker_process

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clew.cli.chat.rendering import MAX_CODE_CHARACTERS, MAX_PENDING_CHARACTERS, BlockSplitter, Painter, ToolBlock
+from clew.cli.chat.painting import MAX_CODE_CHARACTERS, MAX_PENDING_CHARACTERS, BlockSplitter, Painter, ToolBlock
 
 
 def split(*pieces: str) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clew.cli.chat.commands import (
+from clew.cli.chat.typed_lines import (
     COMMANDS,
     Decision,
     Kind,

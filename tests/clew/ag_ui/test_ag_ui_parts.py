@@ -10,9 +10,9 @@ import pytest
 from ag_ui import core
 
 from clew import Audio, File, Image
-from clew.ag_ui import parts
+from clew.ag_ui import ag_ui_parts
+from clew.ag_ui.ag_ui_parts import BLOB, convert_content, read_content
 from clew.ag_ui.mapping import RunEvents, convert_entry, convert_thread
-from clew.ag_ui.parts import BLOB, convert_content, read_content
 from clew.local import Reply
 from clew.session.events import EntryCommitted
 from clew.thread import Entry
@@ -115,7 +115,7 @@ def test_parts_that_a_session_cannot_have(part: core.ContentPart, refusal: type[
 @pytest.mark.parametrize("source", [inline(bytes(20), "image/png"), core.UrlSource(value=f"data:,{'a' * 40}")])
 def test_parts_that_are_too_large(source: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit of a blob is checked before its bytes are decoded."""
-    monkeypatch.setattr(parts, "MAX_BLOB_BYTES", 10)
+    monkeypatch.setattr(ag_ui_parts, "MAX_BLOB_BYTES", 10)
     with pytest.raises(TooLarge):
         read_content([core.ImagePart(source=source)])
 

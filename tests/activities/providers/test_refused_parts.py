@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from clew_activities.providers.anthropic.provider import Anthropic
 from clew_activities.providers.encoders import get_forms
-from clew_activities.providers.errors import ErrorAnswer, ItemRefused, PromptRefused, classify_response
 from clew_activities.providers.interface import ModelRequest
-from clew_activities.providers.refusals import (
+from clew_activities.providers.provider_errors import ErrorAnswer, ItemRefused, PromptRefused, classify_response
+from clew_activities.providers.refused_parts import (
     MAX_TRIES,
     TEXT_MARKER,
     Search,

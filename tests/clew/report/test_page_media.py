@@ -12,15 +12,15 @@ import pytest
 
 from clew.content import find_raster_type
 from clew.report import Report, make_report
-from clew.report.media import (
+from clew.report.page_document import render_page
+from clew.report.page_media import (
     MAX_EMBEDDED,
     MAX_EMBEDDED_BYTES,
     MAX_IMAGE_BYTES,
     MediaCollector,
     choose_ending,
 )
-from clew.report.rendering import render_page
-from clew.report.types import EventItem, MessageItem
+from clew.report.report_types import EventItem, MessageItem
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.thread.entries import Entry
 from clew_workflows.thread.thread import Thread

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from clew.report import make_report
-from clew.report.rendering import render_page
+from clew.report.page_document import render_page
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.thread.thread import Thread
 from tests.support.hostile_thread import write_hostile_thread

@@ -11,7 +11,7 @@ import typer
 
 from clew.cli import show as output
 from clew.cli.command import Invocation, command
-from clew.cli.options import (
+from clew.cli.shared_options import (
     MessageText,
     Model,
     Timeout,
