@@ -25,8 +25,8 @@ Playing = dict[tuple[str, str], asyncio.Task[None]]
 def list_cells(*, fast: bool) -> list[Any]:
     """List the cells of the table. One that is left out is shown as skipped, with the reason.
 
-    The quick run has a row of each format: `test_pure_fallbacks` plays a loop with each row. The gate plays a third of
-    the cells of the other rows, another third of each column.
+    The quick run has a row of each format: `test_pure_fallbacks` plays a loop with each row. The gate plays a third
+    of the cells of the other rows, another third of each column.
     """
     cells = []
     for name, scenario in SCENARIOS.items():
