@@ -19,7 +19,7 @@ from clew.serve.access import Authorized
 from clew.serve.bodies import read_body
 from clew.serve.gate import find_body_limit
 from clew.serve.service_process import make_runtime
-from tests.clew.serve.test_app import KEY, OTHER_TOKEN, SETTINGS, TOKEN, make_client
+from tests.clew.serve.test_application import KEY, OTHER_TOKEN, SETTINGS, TOKEN, make_client
 
 
 class Values(BaseModel):
