@@ -152,6 +152,7 @@ class SessionHarness:
         self.stopped: Event | None = ModelStopped()
         self.effects: list[SessionEffect] = []
         self.plan = Plan()
+        self.compares_plan = True
         self.state = decisions.begin("s-1", self.config, task)
         if prepare:
             self.answer_preparation()
@@ -168,7 +169,8 @@ class SessionHarness:
         step = advance.advance(self.session, decision, self.stamps)
         self.state, self.effect = step.session.state, step.session.effect
         self.plan.update(self.session)
-        assert self.plan.wanted == plan(self.session), "the plan has not followed the session"
+        if self.compares_plan:
+            assert self.plan.wanted == plan(self.session), "the plan has not followed the session"
         if decision.effect:
             self.effects.append(decision.effect)
             if isinstance(decision.effect, RunTools) and self.dispatching:

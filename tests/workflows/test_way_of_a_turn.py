@@ -10,7 +10,7 @@ from tests.support.session_harness import SessionHarness
 from tests.support.stack import Stack, make_client, run_deployment
 from tests.support.traces import Trace
 
-PURE = {"calls": 333, "functions": 172, "modules": 29}
+PURE = {"calls": 348, "functions": 176, "modules": 31}
 """Bounds of the pure part: the decision of a message, the context of its call, and the decision of the reply."""
 WHOLE = {"calls": 1350, "functions": 590, "modules": 97}
 """Bounds of a turn on a server, from the client's call to its answer: client, workflow and activity.
@@ -32,6 +32,7 @@ def list_exceeded(measured: dict[str, int], bounds: dict[str, int]) -> dict[str,
 def test_the_pure_part_of_a_turn() -> None:
     """The third plain turn of a session: the first ones fill caches."""
     session, trace = SessionHarness(tools=()), Trace("workflows/clew_workflows")
+    session.compares_plan = False
     for _ in range(3):
         with trace.watch(), trace.record():
             session.ask("hello")

@@ -147,10 +147,9 @@ MAX_REFUSED = 1000
 """Refused items of a model that a session remembers; the newest are kept."""
 
 
-def list_new_refusals(call: CallModel, answer: ModelAnswered) -> list[Refused]:
+def list_new_refusals(call: CallModel, refused: Iterable[Refused]) -> list[Refused]:
     """List what the provider has refused during a call, and had not before."""
     known = {(group.kind, name) for group in call.refused for name in group.ids}
-    refused = answer.request.refused if answer.request else ()
     groups = (
         replace(group, ids=tuple(name for name in group.ids if (group.kind, name) not in known)) for group in refused
     )

@@ -111,7 +111,7 @@ def check_result(state: State, call: RunTool, content: Content) -> None:
 
 def count_content(counters: Counters, content: Content) -> Counters:
     """Count the blobs of a result or a reply towards the limit of the session."""
-    size = _sum_bytes(iterate_blobs((content,)))
+    size = 0 if isinstance(content, str) else _sum_bytes(iterate_blobs((content,)))
     return replace(counters, media_bytes=counters.media_bytes + size) if size else counters
 
 

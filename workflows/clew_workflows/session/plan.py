@@ -130,7 +130,7 @@ def _plan_calls(session: Session) -> Iterator[tuple[Key, Wanted]]:
 
 def _plan_waits(session: Session) -> Iterator[tuple[Key, Wanted]]:
     state = session.state
-    if state.run is None or state.closed:
+    if state.run is None or not state.run.tool_calls or state.closed:
         return
     if outside.list_pending_approvals(state):
         yield ("approval", state.run.run_id, str(state.run.iteration)), ShowApproval()

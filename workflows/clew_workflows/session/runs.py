@@ -315,22 +315,23 @@ def _note_reply(settings: Settings, run: Run, answer: ModelAnswered) -> Settings
     """Learn from a reply: how its provider counts, and what it refuses."""
     if run.call is None:
         return settings
-    refused = answer.request.refused if answer.request else ()
-    settings = replace(settings, refused=budgets.learn_refused(settings.refused, run.call.model, refused))
+    if answer.request and answer.request.refused:
+        refused = budgets.learn_refused(settings.refused, run.call.model, answer.request.refused)
+        settings = replace(settings, refused=refused)
     is_complete = answer.reply.stop_reason != "interrupted"
     return budgets.note_reply(settings, run, answer) if is_complete else settings
 
 
 def _draft_refusals(run: Run, answer: ModelAnswered) -> tuple[Draft, ...]:
     """Draft an `error` entry for each reason for which the provider has refused items during the call."""
-    if run.call is None:
+    if run.call is None or not (answer.request and answer.request.refused):
         return ()
     again = Retried(call_id=run.call.call_id, model=run.call.model)
     return tuple(
         drafts.draft_error(
             run, Failure(type="item_refused", message=refused.reason, details={"refused": refused.as_dict()}), again
         )
-        for refused in budgets.list_new_refusals(run.call, answer)
+        for refused in budgets.list_new_refusals(run.call, answer.request.refused)
     )
 
 
