@@ -184,6 +184,28 @@ def test_all_that_the_newest_runs_user_said_is_kept() -> None:
     )
 
 
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_what_a_summary_covers_of_the_users_words_is_missed_without_the_summary(is_alone: bool) -> None:
+    """Contexts of the first policy are complete. One without summaries, which needs more of the run, is refused."""
+    policy = ContextPolicy(max_input_tokens=300, reserve_output_tokens=0)
+    other = policy.model_copy(update={"summarization": "none"})
+    writer = Writer().talk(user_says("before"), assistant_says("yes"), run="r1").talk(user_says("do it"), run="r2")
+    for number in range(30):
+        writer.talk(assistant_calls(f"t{number}"), tool_returns(f"t{number}", "word " * 20), run="r2")
+        if number in (3, 5):
+            writer.talk(user_says(f"correction {number}"), run="r2")
+        if number == 8:
+            writer.summary(writer.thread.last_seq)
+    full = writer.thread
+    needs = {DEFAULT_LANE: [policy] if is_alone else [policy, other]}
+    first = Thread((), full.rev, retain(full, full.rev, needs, PLENTY))
+    again = Thread((), full.rev, retain(first, full.rev, needs, PLENTY))
+    for reduced in (first, again):
+        assert answer(reduced, policy, DEFAULT_LANE) == answer(full, policy, DEFAULT_LANE)
+        assert answer(reduced, other, DEFAULT_LANE) == "archived"
+    assert "correction 3" in str(answer(full, other, DEFAULT_LANE))
+
+
 @pytest.mark.parametrize("room", [1000, 20_000, 45_000])
 def test_an_epoch_is_measured_alike_if_some_results_of_the_newest_reply_are_dropped(room: int) -> None:
     """The newest reply is kept under any epoch's policy, its results as far as there is room for them."""
