@@ -483,6 +483,21 @@ def test_a_round_that_may_return_after_a_rollover_is_not_summed_up() -> None:
     assert (sum_up(lost).to_seq or 0) > find_seq(lost, "5, and 500 is in doubt")
 
 
+def test_a_round_with_an_approved_call_is_not_summed_up_after_a_rollover() -> None:
+    """The approval, which names the call too, is not its result."""
+    session = SessionHarness(context_policy=MANY, tools=("ask_first",))
+    session.ask("pay")
+    session.reply("", "ask_first")
+    session.approve("tool00001")
+    session.cancel()
+    session.ask("what was paid?")
+    session.reply("it is in doubt")
+    session.state = restore(carry(session.session)).state
+    assert sum_up(session).to_seq == find_seq(session, "pay")
+    session.do(LateResultInput(tool_call_id="tool00001", content="paid 500"))
+    assert "paid 500" in list_contents(session)
+
+
 def test_a_compaction_reaches_no_further_either() -> None:
     """A compaction ends before such a round, also if its `base_seq` is later."""
     session = open_doubting_session()

@@ -508,7 +508,7 @@ def detach_calls(state: State, thread: Thread) -> tuple[LateCall, ...]:
 def _find_round(thread: Thread, call: LateCall) -> int:
     """Find where the round of a call begins; -1: the thread does not hold it."""
     lane, results = thread.get_lane(call.doubt.context_ref), thread.filter_by_ref("tool_call_id", call.tool_call_id)
-    group = lane.find_group(results[0].seq) if lane and results else None
+    group = lane.find_group(results[-1].seq) if lane and results else None
     return group.start if group else -1
 
 
