@@ -167,6 +167,13 @@ def test_a_tokenizer_that_cannot_be_used_is_refused(name: str, more: object, pro
         load_encoding(name)
 
 
+def test_a_tokenizer_may_count_nothing_in_a_text() -> None:
+    """Zero is a number of tokens."""
+    name = f"nothing-{uuid.uuid4().hex}"
+    register_encoding(name, Letters(-6))
+    assert load_encoding(name).count("a text") == 0
+
+
 def test_an_encoding_is_loaded_once() -> None:
     """A second load returns the same encoding."""
     assert load_encoding("cl100k_base") is load_encoding("cl100k_base")
