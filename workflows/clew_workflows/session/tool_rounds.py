@@ -286,9 +286,8 @@ def open_calls(state: State, run: Run, reply: ModelReply) -> list[tuple[Requeste
 
 def _describe_cut(run: Run, reply: ModelReply) -> str:
     """Describe, for the model, why a call that ended within its arguments was not run."""
-    call = run.call
-    limit = f" of {call.options.max_output_tokens} tokens" if call and call.options.max_output_tokens else ""
-    reason = f"the reply reached its limit{limit}" if reply.stop_reason == "length" else "the reply ended"
+    limit = f"its limit of {run.request.options.max_output_tokens} tokens"
+    reason = f"the reply reached {limit}" if reply.stop_reason == "length" else "the reply ended"
     return f"{reason} within the arguments of this call, so it was not run: call again with shorter arguments"
 
 

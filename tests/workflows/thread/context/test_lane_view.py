@@ -16,7 +16,7 @@ from clew_workflows.thread.lane import Lane
 from clew_workflows.thread.thread import Thread
 from tests.support.examples import examples
 from tests.support.generated_threads import LANES, Corrected, Step, Turn, Withdrawn, histories, policies, write
-from tests.support.threads import Back, Writer, user_says
+from tests.support.threads import Back, Writer, assistant_says, user_says
 
 SOME = st.lists(histories, min_size=1, max_size=3).map(lambda some: [step for steps in some for step in steps])
 
@@ -94,6 +94,18 @@ def test_a_message_that_is_archived_before_it_is_withdrawn_leaves_its_context_to
     operation = writer.operate("withdraw", from_seq=1)
     reduced = Thread([operation], 2, retained)
     assert [message["content"] for message in build_context(reduced).messages] == ["a"]
+
+
+def test_a_withdrawal_of_all_that_the_user_said_costs_no_context() -> None:
+    """The archived part has no user's message, so that the context needs none of it."""
+    writer = Writer().talk(*[assistant_says("news")] * 20)
+    policy = ContextPolicy(max_input_tokens=40, reserve_output_tokens=0).complete()
+    reduced = Thread(
+        (), writer.thread.rev, retain(writer.thread, writer.thread.rev, {"default": [policy]}, 10_000_000)
+    )
+    reduced.append(writer.message(user_says("a question"), run="run-1"))
+    reduced.append(writer.operate("withdraw", from_seq=20))
+    assert show(reduced, "default", policy) == show(writer.thread, "default", policy) != "Archived"
 
 
 @pytest.mark.parametrize("left", [Withdrawn("default", 1, sent=True), Corrected("default", [1, 2], "", "{}")])
