@@ -12,6 +12,7 @@ from clew.errors import InvalidInput, UnknownBlob
 from clew_workflows.contract import MessageInput
 from clew_workflows.contract.content import (
     Content,
+    ReadsBlobs,
     append_text,
     find_sort,
     get_digest,
@@ -150,6 +151,14 @@ def test_a_part_that_is_not_valid_is_refused(content: Any) -> None:
 def test_a_blob_is_named_by_whatever_has_its_digest(named: object) -> None:
     """The digest itself, a description, a part, or a client's media."""
     assert get_digest(named) == BLOB["digest"]
+
+
+def test_blobs_are_read_where_a_worker_has_given_a_reader() -> None:
+    context: Any = ReadsBlobs.__new__(type("Context", (ReadsBlobs,), {}))
+    with pytest.raises(RuntimeError, match="on a worker"):
+        context.read_blob_sync(BLOB)
+    context._blobs = SimpleNamespace(read_sync=lambda digest: f"bytes of {digest[:4]}")
+    assert context.read_blob_sync(BLOB) == "bytes of abab"
 
 
 @pytest.mark.parametrize("named", ["", "ab", "g" * 64, "ab" * 33, 5, None, {}, TEXT, {"digest": 5}])

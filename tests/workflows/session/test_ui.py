@@ -74,14 +74,14 @@ def test_texts_of_the_labels_can_be_left_out() -> None:
 
 
 def test_a_label_is_short_whatever_it_names() -> None:
-    """Temporal takes 400 bytes of it."""
+    """Temporal takes 400 bytes of it. A longer text is cut no shorter than it must be."""
     session = SessionHarness(model="openai:" + BEAR * 190)
     session.ask(BEAR * 1000)
     assert len(ui.make_label(session.call, session.state).encode()) <= 400
     assert 0 < len((ui.label_run(session.state) or "").encode()) <= 400
     session.reply("", *["add"] * 50)
     assert session.state.run
-    assert len(ui.label_external(session.state.run.tool_calls, session.state).encode()) <= 400
+    assert 397 <= len(ui.label_external(session.state.run.tool_calls, session.state).encode()) <= 400
 
 
 def test_a_call_names_the_tools_that_its_provider_may_run() -> None:
@@ -243,6 +243,14 @@ def test_parts_are_named_by_markers() -> None:
     session = SessionHarness()
     session.ask([make_file("a.pdf")])
     assert ui.find_title(session.state) == "[file: a.pdf, application/pdf, 10 bytes]"
+
+
+def test_the_last_marker_has_all_the_room_that_is_left() -> None:
+    """A marker that does not fit is a name."""
+    content = [{"type": "text", "text": "Look"}, make_file("a.pdf")]
+    line = "Look [file: a.pdf, application/pdf, 10 bytes]"
+    assert ui.quote_content(content, len(line)) == line
+    assert ui.quote_content(content, len(line) - 1) == "Look [file: a.pdf]"
 
 
 def test_names_of_files_leave_room() -> None:

@@ -137,16 +137,18 @@ def test_one_message_more_than_fits_is_kept() -> None:
 def test_results_that_are_truncated_to_what_is_left_need_what_is_before_them() -> None:
     """The newest round's results may be truncated below their share, which leaves room for older messages."""
     policy = ContextPolicy(max_input_tokens=600, reserve_output_tokens=0, summarization="none")
-    writer = Writer().talk(user_says("before"), assistant_says("yes"), user_says("look"))
+    talk = [user_says("before"), assistant_says("yes")] * 2
+    writer = Writer().talk(*talk, user_says("look"))
     reply = assistant_calls("x")
     reply["tool_calls"][0]["arguments"] = {"expression": "1" * 1560}
     writer.talk(reply, tool_returns("x", "word " * 1000))
     full = writer.thread
     reduced = without(full, full.last_seq, full.rev, retain(full, full.rev, {DEFAULT_LANE: [policy]}, PLENTY))
-    context = answer(reduced, policy, DEFAULT_LANE)
-    assert context == answer(full, policy, DEFAULT_LANE)
+    loaded = part(full, full.last_seq, None, policy)
+    context = answer(full, policy, DEFAULT_LANE)
+    assert answer(reduced, policy, DEFAULT_LANE) == answer(loaded, policy, DEFAULT_LANE) == context
     assert isinstance(context, Projection)
-    assert len(context.messages) == 5
+    assert len(context.messages) == 7
 
 
 @pytest.mark.parametrize(("held_from", "first"), [(2, 2), (3, 3), (4, 3), (5, 3), (6, 6)])

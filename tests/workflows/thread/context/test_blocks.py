@@ -621,3 +621,14 @@ def test_a_rule_that_keeps_more_results_than_there_are_clears_none() -> None:
     writer.talk(assistant_calls("c"), tool_returns("c", LONG))
     assert results(writer.thread, clearing(keep=4)) == [LONG] * 3
     assert results(writer.thread, clearing(keep=2)) == ["cleared", LONG, LONG]
+
+
+def test_a_cleared_result_has_no_media() -> None:
+    """Those of the other results of its round stay."""
+    writer = Writer().talk(user_says("look"), assistant_calls("x", "y"))
+    for number, call_id in enumerate(("x", "y")):
+        writer.message({**tool_returns(call_id), "content": [show(number)]})
+    (block,) = (block for block in list_blocks(writer.thread, ContextPolicy()) if block.results)
+    assert [media.message for media in block.media] == [1, 2]
+    cleared = clear_results(block, 1, ClearToolResults(keep=1))
+    assert [media.message for media in cleared.media] == [2]

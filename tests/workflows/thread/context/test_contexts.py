@@ -61,6 +61,17 @@ def test_recorded_counts_are_used_and_right() -> None:
     assert recorded == counted == sum(writer.thread[0].payload["tokens"].values())
 
 
+def test_a_requests_own_tools_are_counted() -> None:
+    """The recorded count is that of the session's tools, and is used for them."""
+    writer = Writer()
+    writer.config(system_prompt=None, tokens={"system_prompt": 0, "tools": 7})
+    assert build_context(writer.thread).meta.estimated_tokens == 7
+    external: ToolSpec = {"name": "clock", "description": "Tells the time.", "parameters": {"type": "object"}}
+    context = build_context(writer.thread, external_tools=[external])
+    assert context.tool_spec == [CALCULATOR, external]
+    assert context.meta.estimated_tokens == writer.encoding.count_tools([CALCULATOR, external])
+
+
 def test_the_active_lane_is_the_one_shown() -> None:
     """The context is of the lane that is active at the seq, unless a lane is named."""
     writer = Writer()
@@ -205,6 +216,7 @@ def test_a_transcript_begins_with_the_prompt_that_the_lanes_contexts_have() -> N
     writer.talk(user_says("a"), assistant_says("b"))
     writer.replace([user_says("before")], "draft", system_prompt="the lane's")
     writer.talk(user_says("c"), lane="draft")
+    lanes = ("default", "draft")
 
     def list_prompts(thread: Thread) -> list[tuple[str, Any, Any]]:
         return [
@@ -223,12 +235,16 @@ def test_a_transcript_begins_with_the_prompt_that_the_lanes_contexts_have() -> N
                     None,
                 ),
             )
-            for lane in ("default", "draft")
+            for lane in lanes
         ]
 
     assert list_prompts(writer.thread) == [
         ("default", "the session's", "the session's"),
         ("draft", "the lane's", "the lane's"),
+    ]
+    assert [next(iter(iterate_transcript(writer.thread, lane, include_system=True)))["seq"] for lane in lanes] == [
+        0,
+        3,
     ]
     writer.config(system_prompt="a newer one")
     assert {prompt for _, *prompts in list_prompts(rebuild(writer.thread)) for prompt in prompts} == {"a newer one"}
