@@ -210,12 +210,12 @@ def test_what_is_pinned_is_kept_as_far_as_there_is_room() -> None:
 def test_a_question_is_measured_once() -> None:
     """Where the kept messages begin with the newest run's question, pinned ones have all the room that is left."""
     writer = Writer().talk(*[user_says("a question"), assistant_says("an answer")] * 2)
-    writer.pin(0, 2)
     writer.talk(user_says("look"), *[assistant_says("well")] * 5, run="r1")
     full, tokens = writer.thread, writer.thread[writer.thread.last_seq].tokens
+    writer.pin(0, 2)
     policy = ContextPolicy(max_input_tokens=5 * tokens, reserve_output_tokens=0, summarization="none")
     kept = retain(full, full.rev, {DEFAULT_LANE: [policy]}, PLENTY).entries
-    assert [entry.seq for entry in kept] == [0, 2, *range(5, 11)]
+    assert [entry.seq for entry in kept] == [0, 2, *range(4, 10)]
     size = sum(len(to_json(entry.as_dict())) for entry in kept)
     assert retain(full, full.rev, {DEFAULT_LANE: [policy]}, size).gaps[DEFAULT_LANE].pinned == (0, 2)
 

@@ -246,7 +246,8 @@ def test_a_transcript_begins_with_the_prompt_that_the_lanes_contexts_have() -> N
         0,
         3,
     ]
-    writer.config(system_prompt="a newer one")
+    newer = writer.config(system_prompt="a newer one")
+    assert next(iter(iterate_transcript(writer.thread, "draft", include_system=True)))["seq"] == newer.seq
     assert {prompt for _, *prompts in list_prompts(rebuild(writer.thread)) for prompt in prompts} == {"a newer one"}
     writer.config(system_prompt=None)
     assert {prompt for _, *prompts in list_prompts(writer.thread) for prompt in prompts} == {None}
