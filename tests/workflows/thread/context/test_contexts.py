@@ -12,7 +12,13 @@ from clew.errors import InvalidInput
 from clew_workflows.contract.content import get_text
 from clew_workflows.contract.messages import Message, ToolSpec
 from clew_workflows.contract.policy import ContextPolicy
-from clew_workflows.thread.context.contexts import ModelSettings, build_context, iterate_transcript, reconfigure
+from clew_workflows.thread.context.contexts import (
+    ModelSettings,
+    build_context,
+    iterate_transcript,
+    reconfigure,
+    take_page,
+)
 from clew_workflows.thread.thread import Thread
 from tests.support.threads import (
     CALCULATOR,
@@ -167,6 +173,21 @@ def test_an_output_schema_changes_the_digest_alone() -> None:
     plain, shaped = build_context(writer.thread), build_context(writer.thread, output_schema={"type": "object"})
     assert plain.messages == shaped.messages
     assert plain.meta.digest != shaped.meta.digest
+
+
+def test_a_page_of_a_context_has_room_for_what_only_the_first_has() -> None:
+    """The first page has the tools and the output schema, and fewer messages for it."""
+    writer = Writer()
+    writer.config(system_prompt=None, context_policy=ContextPolicy(max_input_tokens=1_000_000))
+    writer.talk(*[user_says("x" * 300_000)] * 4)
+    schema = {"type": "object", "description": "y" * 400_000}
+    context = build_context(writer.thread, output_schema=schema)
+    first, second, third = (take_page(context, number) for number in (0, 1, 3))
+    assert [len(page["messages"]) for page in (first, second, third)] == [1, 2, 1]
+    assert [page.get("next_page") for page in (first, second, third)] == [1, 3, None]
+    assert (first["tool_spec"], first["output_schema"]) == ([CALCULATOR], schema)
+    assert (second["tool_spec"], "output_schema" in second) == ([], False)
+    assert "output_schema" not in take_page(build_context(writer.thread), 0)
 
 
 def test_a_thread_without_configuration() -> None:

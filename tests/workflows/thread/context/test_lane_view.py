@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clew.errors import Archived, ContextOverflow
+from clew_workflows.contract.payloads import OperationPayload
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.thread.context.archived import load_thread, retain
 from clew_workflows.thread.context.contexts import build_context
+from clew_workflows.thread.context.lane_view import LaneView, ProjectionInput
 from clew_workflows.thread.lane import Lane
 from clew_workflows.thread.thread import Thread
 from tests.support.examples import examples
@@ -118,6 +120,17 @@ def test_what_was_left_out_before_the_archive_was_left_costs_no_context(left: Le
         retained = retain(thread, first, {"default": [policy]}, 10_000_000)
         reduced = Thread(thread.slice(first, thread.last_seq), first, retained)
         assert show(reduced, "default", policy) == show(thread, "default", policy) != "Archived"
+
+
+def test_the_size_of_a_lane_includes_its_snapshot() -> None:
+    """Its messages and their recorded tokens count beside those that follow it."""
+    writer = Writer().talk(user_says("before"))
+    snapshot = writer.replace([user_says("a"), assistant_says("b")])
+    after = writer.message(user_says("c"))
+    stored = snapshot.read(OperationPayload).snapshot
+    assert stored
+    assert stored.tokens
+    assert LaneView(ProjectionInput(writer.thread, ContextPolicy())).size == (3, sum(stored.tokens) + after.tokens)
 
 
 def test_a_lane_has_no_withdrawn_messages() -> None:
