@@ -11,11 +11,12 @@ import pytest
 
 from clew.errors import InvalidInput, NewerVersion
 from clew_workflows.contract.policy import ContextPolicy
-from clew_workflows.protocol import ArchiveRef
+from clew_workflows.protocol import ArchiveRef, Prepared
 from clew_workflows.session import advance
-from clew_workflows.session.carried import MAX_CARRIED_BYTES, carry, restore
+from clew_workflows.session.carried import MAX_CARRIED_BYTES, carry, make_fork_state, restore
+from clew_workflows.thread.thread import Thread
 from clew_workflows.values import Packed
-from tests.support.session_harness import SessionHarness, carry_over
+from tests.support.session_harness import SessionHarness, carry_over, make_tool
 
 
 def busy_session() -> SessionHarness:
@@ -140,6 +141,18 @@ def test_a_carried_session_is_what_it_was() -> None:
     assert arrived.thread.find_config(arrived.thread.last_seq) == session.thread.find_config(session.thread.last_seq)
     with pytest.raises(LookupError):
         session.thread[session.thread.rev]
+
+
+def test_a_fork_of_a_pinned_session_keeps_the_schemas_of_its_entry() -> None:
+    """A pinned session has them without an agent, too, whatever the workers' tools have become."""
+    session = SessionHarness(tools=("add",), pin=True)
+    shared = Thread(session.thread.slice(0, 0))
+    session.configure(system_prompt="Be brief.")
+    session.state, session.thread = make_fork_state(session.session, shared, "s-2", ()), shared
+    tool = make_tool("add")
+    changed: Any = {**tool.spec, "description": "Adds otherwise."}
+    session.take_event(Prepared(tools=(tool.model_copy(update={"spec": changed}),)))
+    assert [known.spec for known in session.state.settings.tools or ()] == [tool.spec]
 
 
 def test_a_session_without_an_archive_keeps_every_entry() -> None:

@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 
 from clew.contract import ContextPolicy, MessageInput, ModelOptions, SubmitInput
-from clew.errors import Idle, InvalidInput, QueueFull, RequestMismatch
+from clew.errors import Idle, InvalidInput, QueueFull, RequestMismatch, RequestReused
 from clew_workflows.contract.outcomes import Usage
 from clew_workflows.contract.tokens import load_encoding
 from clew_workflows.protocol import ToolAnswered, ToolReturned
@@ -146,6 +146,18 @@ def test_a_repeated_input_is_answered_as_the_first_time() -> None:
     session.reply("two")
     assert session.steer("b", "i-1") == first
     assert session.user_texts == ["hello", "a", "b"]
+
+
+def test_an_id_names_one_input() -> None:
+    """Another one under the same id is refused, also when the first was read."""
+    session = SessionHarness()
+    session.ask()
+    session.steer("a", "i-1")
+    for _ in range(2):
+        with pytest.raises(RequestReused):
+            session.steer("b", "i-1")
+        session.reply("fine")
+    assert session.user_texts == ["hello", "a"]
 
 
 @pytest.mark.parametrize("end", ["failure", "max_iterations", "tools at max_iterations"])

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from clew.contract import ModelOptions
 from clew_workflows.contract.outcomes import Usage
 from clew_workflows.protocol import CallModel, Declined, Failure, RequestedTool, RunTools
 from clew_workflows.session import runs
@@ -263,6 +265,20 @@ def test_a_request_that_ends_unopened_has_a_run_id_of_its_own() -> None:
     session.reply("fine")
     ids = [session.find_outcome(request_id)["run_id"] for request_id in (first, waiting, last)]
     assert ids == ["run-1", "run-2", "run-3"]
+
+
+@pytest.mark.parametrize(
+    ("stop_reason", "reason"),
+    [("length", "the reply reached its limit of 900 tokens"), ("stop", "the reply ended")],
+)
+def test_a_call_that_ends_within_its_arguments_is_answered_with_the_reason(stop_reason: Any, reason: str) -> None:
+    """The model learns whether it was the limit of its reply, and how large that is."""
+    session = SessionHarness()
+    session.ask(model_options=ModelOptions(max_output_tokens=900))
+    session.reply("", RequestedTool(name="add", arguments={}, cut=True), stop_reason=stop_reason)
+    result = next(entry for entry in session.thread if entry.payload.get("role") == "tool")
+    assert result.payload["content"].startswith(f"error: {reason} within the arguments of this call")
+    assert result.payload["is_error"]
 
 
 def test_replies_that_end_within_a_tool_call_are_paid_for_three_times_at_most() -> None:

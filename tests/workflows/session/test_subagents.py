@@ -15,7 +15,7 @@ from clew_workflows.contract.names import make_child_id
 from clew_workflows.contract.outcomes import Usage
 from clew_workflows.protocol import ArchiveRef, Failure, RequestedTool
 from clew_workflows.session import decisions, outside, runs, subagents, views
-from clew_workflows.session.state import Child
+from clew_workflows.session.state import Child, Decision
 from tests.support.session_harness import SessionHarness, carry_over
 from tests.support.threads import assert_valid
 
@@ -372,3 +372,15 @@ def test_children_survive_a_rollover() -> None:
     report(session, "tool00001")
     assert json.loads(json.dumps(list_steps(session))) == {"tool00002": "start"}
     assert start(session, session.state.children[0]).max_total_tokens == 440
+
+
+def test_a_child_that_fails_after_its_parent_was_closed_changes_nothing() -> None:
+    """The parent cancels its children when it is closed, and has no call that waits."""
+    session = waiting("look_agent")
+    (child,) = session.state.children
+    session.close()
+    (cancelled,) = session.state.children
+    assert subagents.take_failure(session.state, cancelled, "it could not start") == Decision(session.state)
+    answered = waiting("look_agent", "add")
+    report(answered, "tool00001")
+    assert subagents.take_failure(answered.state, child, "it is gone") == Decision(answered.state)

@@ -467,7 +467,7 @@ def test_a_round_that_may_still_return_is_not_summed_up() -> None:
 
 
 def test_a_round_that_may_return_after_a_rollover_is_not_summed_up() -> None:
-    """Its worker sends the result by a signal. A call that has not returned for many runs may never return."""
+    """Its worker sends the result by a signal."""
     session = open_doubting_session()
     session.state = restore(carry(session.session)).state
     assert session.state.detached_calls
@@ -475,12 +475,33 @@ def test_a_round_that_may_return_after_a_rollover_is_not_summed_up() -> None:
     session.do(LateResultInput(tool_call_id="tool00002", content="paid 500"))
     assert "paid 500" in list_contents(session)
 
-    lost = open_doubting_session()
-    lost.state = restore(carry(lost.session)).state
-    for number in range(summaries.RUNS_BEFORE_LOSS):
-        lost.ask(f"turn {number}")
-        lost.reply("fine")
-    assert (sum_up(lost).to_seq or 0) > find_seq(lost, "5, and 500 is in doubt")
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_call_that_has_not_returned_for_many_runs_is_lost(is_lost: bool) -> None:
+    """Summaries wait for it as long as it may return. The run of its round, and the next one, are two of these."""
+    session = open_doubting_session()
+    session.state = restore(carry(session.session)).state
+    for number in range(summaries.RUNS_BEFORE_LOSS - 2 + is_lost):
+        session.ask(f"turn {number}")
+        session.reply("fine")
+    to_seq = sum_up(session).to_seq
+    assert to_seq is not None
+    assert (to_seq > find_seq(session, "5, and 500 is in doubt")) == is_lost
+
+
+def test_a_round_with_an_approved_call_is_not_summed_up_after_a_rollover() -> None:
+    """The approval, which names the call too, is not its result."""
+    session = SessionHarness(context_policy=MANY, tools=("ask_first",))
+    session.ask("pay")
+    session.reply("", "ask_first")
+    session.approve("tool00001")
+    session.cancel()
+    session.ask("what was paid?")
+    session.reply("it is in doubt")
+    session.state = restore(carry(session.session)).state
+    assert sum_up(session).to_seq == find_seq(session, "pay")
+    session.do(LateResultInput(tool_call_id="tool00001", content="paid 500"))
+    assert "paid 500" in list_contents(session)
 
 
 def test_a_compaction_reaches_no_further_either() -> None:

@@ -129,6 +129,23 @@ def test_an_idempotent_call_in_flight_may_have_run(how: str) -> None:
     assert list_results(session)[1].endswith("this call may have run")
 
 
+@pytest.mark.parametrize(
+    ("idempotent", "failure", "content"),
+    [
+        (True, "tool_failed", "error: tool_failed: no funds"),
+        (True, "internal", "error: internal"),
+        (True, "worker_lost", "interrupted (worker_lost): this call may have run"),
+        (False, "tool_failed", "in doubt (tool_failed): it is not known whether this call took effect"),
+    ],
+)
+def test_only_an_idempotent_call_may_fail_without_a_doubt(idempotent: bool, failure: str, content: str) -> None:
+    """The model reads the words of a tool that has failed, and of other failures the type alone."""
+    session = begin_round(idempotent)
+    session.answer_call("tool00002", failure=Failure(type=failure, message="no funds"))
+    assert list_results(session)[1].startswith(content)
+    assert ("no funds" in list_results(session)[1]) == ("no funds" in content)
+
+
 @pytest.mark.parametrize("how", ENDS)
 def test_only_a_call_that_was_never_started_was_not_run(how: str) -> None:
     """The round was decided upon, and its run ended before an activity was started for it."""

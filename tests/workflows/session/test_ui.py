@@ -17,7 +17,7 @@ from clew_workflows.contract.messages import Citation, ProviderCall
 from clew_workflows.contract.outcomes import Usage
 from clew_workflows.protocol import RequestedTool
 from clew_workflows.session import outside, ui
-from clew_workflows.session.state import Child, State
+from clew_workflows.session.state import Child, RequestedCall, State
 from clew_workflows.session.ui import escape, format_arguments, format_code, link_session, shorten
 from clew_workflows.thread.entries import Draft
 from tests.support.session_harness import UNKNOWN, SessionHarness
@@ -74,14 +74,18 @@ def test_texts_of_the_labels_can_be_left_out() -> None:
 
 
 def test_a_label_is_short_whatever_it_names() -> None:
-    """Temporal takes 400 bytes of it."""
+    """Temporal takes 400 bytes of it, of which three are left for what encodes it."""
     session = SessionHarness(model="openai:" + BEAR * 190)
     session.ask(BEAR * 1000)
     assert len(ui.make_label(session.call, session.state).encode()) <= 400
     assert 0 < len((ui.label_run(session.state) or "").encode()) <= 400
     session.reply("", *["add"] * 50)
     assert session.state.run
-    assert len(ui.label_external(session.state.run.tool_calls, session.state).encode()) <= 400
+    for size in range(390, 410):
+        call = RequestedCall("t", "x" * size, {})
+        text = f"waits for the result of {call.name} {{}} · t"
+        label = text if len(text.encode()) <= 397 else f"{text[:394]}…"
+        assert ui.label_external((call,), session.state) == label
 
 
 def test_a_call_names_the_tools_that_its_provider_may_run() -> None:
@@ -243,6 +247,23 @@ def test_parts_are_named_by_markers() -> None:
     session = SessionHarness()
     session.ask([make_file("a.pdf")])
     assert ui.find_title(session.state) == "[file: a.pdf, application/pdf, 10 bytes]"
+
+
+def test_the_last_marker_has_all_the_room_that_is_left() -> None:
+    """A marker that does not fit is a name."""
+    content = [{"type": "text", "text": "Look"}, make_file("a.pdf")]
+    line = "Look [file: a.pdf, application/pdf, 10 bytes]"
+    assert ui.quote_content(content, len(line)) == line
+    assert ui.quote_content(content, len(line) - 1) == "Look [file: a.pdf]"
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_markers_never_take_more_than_there_is(count: int) -> None:
+    """Whatever is left when the number of the others must be named."""
+    content = [{"type": "text", "text": "Look"}, *[make_file("report.pdf")] * count]
+    lines = [ui.quote_content(content, limit) for limit in range(17, 200)]
+    assert all(len(line) <= limit for limit, line in enumerate(lines, 17))
+    assert (lines[0], lines[-1].count("10 bytes")) == (f"Look [{count} media]", count)
 
 
 def test_names_of_files_leave_room() -> None:

@@ -286,9 +286,8 @@ def open_calls(state: State, run: Run, reply: ModelReply) -> list[tuple[Requeste
 
 def _describe_cut(run: Run, reply: ModelReply) -> str:
     """Describe, for the model, why a call that ended within its arguments was not run."""
-    call = run.call
-    limit = f" of {call.options.max_output_tokens} tokens" if call and call.options.max_output_tokens else ""
-    reason = f"the reply reached its limit{limit}" if reply.stop_reason == "length" else "the reply ended"
+    limit = f"its limit of {run.request.options.max_output_tokens} tokens"
+    reason = f"the reply reached {limit}" if reply.stop_reason == "length" else "the reply ended"
     return f"{reason} within the arguments of this call, so it was not run: call again with shorter arguments"
 
 
@@ -508,7 +507,7 @@ def detach_calls(state: State, thread: Thread) -> tuple[LateCall, ...]:
 def _find_round(thread: Thread, call: LateCall) -> int:
     """Find where the round of a call begins; -1: the thread does not hold it."""
     lane, results = thread.get_lane(call.doubt.context_ref), thread.filter_by_ref("tool_call_id", call.tool_call_id)
-    group = lane.find_group(results[0].seq) if lane and results else None
+    group = lane.find_group(results[-1].seq) if lane and results else None
     return group.start if group else -1
 
 

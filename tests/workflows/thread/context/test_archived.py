@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic_core import to_json
 
 from clew.errors import Archived, ContextOverflow
 from clew_workflows.contract.policy import ClearToolResults, ContextPolicy
@@ -119,6 +120,49 @@ def test_what_is_kept_follows_the_policy_and_not_the_thread() -> None:
     assert max(sizes) - min(sizes) <= 2
 
 
+def test_one_message_more_than_fits_is_kept() -> None:
+    """The window ends where the next message does not fit, so that this one must be known, and none before it."""
+    writer = Writer()
+    for _ in range(12):
+        writer.message(user_says("a question"))
+    full, tokens = writer.thread, writer.thread[0].tokens
+    for budget in range(4 * tokens - 1, 4 * tokens + 2):
+        policy = ContextPolicy(max_input_tokens=budget, reserve_output_tokens=0, summarization="none")
+        retained = retain(full, full.rev, {DEFAULT_LANE: [policy]}, PLENTY)
+        assert len(retained.entries) == budget // tokens + 1
+        reduced = without(full, full.last_seq, full.rev, retained)
+        assert answer(reduced, policy, DEFAULT_LANE) == answer(full, policy, DEFAULT_LANE)
+
+
+def test_results_that_are_truncated_to_what_is_left_need_what_is_before_them() -> None:
+    """The newest round's results may be truncated below their share, which leaves room for older messages."""
+    policy = ContextPolicy(max_input_tokens=600, reserve_output_tokens=0, summarization="none")
+    talk = [user_says("before"), assistant_says("yes")] * 2
+    writer = Writer().talk(*talk, user_says("look"))
+    reply = assistant_calls("x")
+    reply["tool_calls"][0]["arguments"] = {"expression": "1" * 1560}
+    writer.talk(reply, tool_returns("x", "word " * 1000))
+    full = writer.thread
+    reduced = without(full, full.last_seq, full.rev, retain(full, full.rev, {DEFAULT_LANE: [policy]}, PLENTY))
+    loaded = part(full, full.last_seq, None, policy)
+    context = answer(full, policy, DEFAULT_LANE)
+    assert answer(reduced, policy, DEFAULT_LANE) == answer(loaded, policy, DEFAULT_LANE) == context
+    assert isinstance(context, Projection)
+    assert len(context.messages) == 7
+
+
+@pytest.mark.parametrize(("held_from", "first"), [(2, 2), (3, 3), (4, 3), (5, 3), (6, 6)])
+def test_what_is_held_is_kept_with_its_whole_round(held_from: int, first: int) -> None:
+    """Also when what is held begins with the last result of a round. Messages before it are not kept."""
+    policy = ContextPolicy(max_input_tokens=20, reserve_output_tokens=0, summarization="none")
+    writer = Writer().talk(user_says("before"), assistant_says("yes"), user_says("look"))
+    writer.talk(assistant_calls("x", "y"), tool_returns("x"), tool_returns("y"), assistant_says("12"))
+    writer.talk(user_says("and now?"), assistant_says("still 12"))
+    full = writer.thread
+    retained = retain(full, full.rev, {DEFAULT_LANE: [policy]}, PLENTY, held_from=held_from)
+    assert [entry.seq for entry in retained.entries] == list(range(first, full.rev))
+
+
 def test_what_will_be_cleared_does_not_hide_what_is_before_it() -> None:
     """When the newest results become older the window reaches further back; those messages have been retained."""
     rule = ClearToolResults(keep=4)
@@ -151,13 +195,29 @@ def test_what_is_pinned_is_kept_as_far_as_there_is_room() -> None:
     writer = Writer()
     writer.thread = write([Turn(DEFAULT_LANE, f"question {n} " + "x" * 900, [], "an answer") for n in range(30)])
     writer.pin(0, 2)
-    full = writer.thread
+    full, needs = writer.thread, {DEFAULT_LANE: [policy]}
     for room, expected in ((PLENTY, (0, 2)), (0, ())):
-        retained = retain(full, full.rev, {DEFAULT_LANE: [policy]}, room)
+        retained = retain(full, full.rev, needs, room)
         assert retained.gaps[DEFAULT_LANE].pinned == expected
         reduced = without(full, full.last_seq, full.rev, retained)
         context = answer(full, policy, DEFAULT_LANE)
         assert answer(reduced, policy, DEFAULT_LANE) == (context if room else "archived")
+    size = sum(len(to_json(entry.as_dict())) for entry in retain(full, full.rev, needs, PLENTY).entries)
+    rooms = [(room, retain(full, full.rev, needs, room).gaps[DEFAULT_LANE].pinned) for room in (size, size - 1)]
+    assert rooms == [(size, (0, 2)), (size - 1, (0,))]
+
+
+def test_a_question_is_measured_once() -> None:
+    """Where the kept messages begin with the newest run's question, pinned ones have all the room that is left."""
+    writer = Writer().talk(*[user_says("a question"), assistant_says("an answer")] * 2)
+    writer.talk(user_says("look"), *[assistant_says("well")] * 5, run="r1")
+    full, tokens = writer.thread, writer.thread[writer.thread.last_seq].tokens
+    writer.pin(0, 2)
+    policy = ContextPolicy(max_input_tokens=5 * tokens, reserve_output_tokens=0, summarization="none")
+    kept = retain(full, full.rev, {DEFAULT_LANE: [policy]}, PLENTY).entries
+    assert [entry.seq for entry in kept] == [0, 2, *range(4, 10)]
+    size = sum(len(to_json(entry.as_dict())) for entry in kept)
+    assert retain(full, full.rev, {DEFAULT_LANE: [policy]}, size).gaps[DEFAULT_LANE].pinned == (0, 2)
 
 
 def test_all_that_the_newest_runs_user_said_is_kept() -> None:
@@ -182,6 +242,28 @@ def test_all_that_the_newest_runs_user_said_is_kept() -> None:
     assert answer(reduced, replace_budget(policy, 40), DEFAULT_LANE) == answer(
         writer.thread, replace_budget(policy, 40), DEFAULT_LANE
     )
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_what_a_summary_covers_of_the_users_words_is_missed_without_the_summary(is_alone: bool) -> None:
+    """Contexts of the first policy are complete. One without summaries, which needs more of the run, is refused."""
+    policy = ContextPolicy(max_input_tokens=300, reserve_output_tokens=0)
+    other = policy.model_copy(update={"summarization": "none"})
+    writer = Writer().talk(user_says("before"), assistant_says("yes"), run="r1").talk(user_says("do it"), run="r2")
+    for number in range(30):
+        writer.talk(assistant_calls(f"t{number}"), tool_returns(f"t{number}", "word " * 20), run="r2")
+        if number in (3, 5):
+            writer.talk(user_says(f"correction {number}"), run="r2")
+        if number == 8:
+            writer.summary(writer.thread.last_seq)
+    full = writer.thread
+    needs = {DEFAULT_LANE: [policy] if is_alone else [policy, other]}
+    first = Thread((), full.rev, retain(full, full.rev, needs, PLENTY))
+    again = Thread((), full.rev, retain(first, full.rev, needs, PLENTY))
+    for reduced in (first, again):
+        assert answer(reduced, policy, DEFAULT_LANE) == answer(full, policy, DEFAULT_LANE)
+        assert answer(reduced, other, DEFAULT_LANE) == "archived"
+    assert "correction 3" in str(answer(full, other, DEFAULT_LANE))
 
 
 @pytest.mark.parametrize("room", [1000, 20_000, 45_000])

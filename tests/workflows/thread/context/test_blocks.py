@@ -387,6 +387,18 @@ def test_what_is_truncated_is_never_larger_than_it_is_taken_for(
     assert counted <= context.meta.estimated_tokens <= tokens
 
 
+@pytest.mark.parametrize("heavy", [0, 1, 2], ids=["first", "inside", "last"])
+def test_what_is_shown_of_an_uneven_result_is_counted_piece_by_piece(heavy: int) -> None:
+    """Some parts of a text have many more tokens than others of the same size."""
+    parts = ["word " * 400] * 3
+    parts[heavy] = "🧵" * 500
+    writer = Writer("o200k_base").talk(user_says("a"), assistant_calls("x"), tool_returns("x", "".join(parts)))
+    for tokens in range(300, 2200, 50):
+        context = project_thread(writer.thread, budget(tokens), tools=[READER], encoding="o200k_base", tools_tokens=0)
+        counted = sum(count_tokens(message, load_encoding("o200k_base")) for message in context.messages)
+        assert counted <= context.meta.estimated_tokens <= tokens
+
+
 def test_results_of_a_snapshot_are_not_truncated() -> None:
     """They are shown in full, or left out."""
     writer = Writer()
@@ -621,3 +633,14 @@ def test_a_rule_that_keeps_more_results_than_there_are_clears_none() -> None:
     writer.talk(assistant_calls("c"), tool_returns("c", LONG))
     assert results(writer.thread, clearing(keep=4)) == [LONG] * 3
     assert results(writer.thread, clearing(keep=2)) == ["cleared", LONG, LONG]
+
+
+def test_a_cleared_result_has_no_media() -> None:
+    """Those of the other results of its round stay."""
+    writer = Writer().talk(user_says("look"), assistant_calls("x", "y"))
+    for number, call_id in enumerate(("x", "y")):
+        writer.message({**tool_returns(call_id), "content": [show(number)]})
+    (block,) = (block for block in list_blocks(writer.thread, ContextPolicy()) if block.results)
+    assert [media.message for media in block.media] == [1, 2]
+    cleared = clear_results(block, 1, ClearToolResults(keep=1))
+    assert [media.message for media in cleared.media] == [2]

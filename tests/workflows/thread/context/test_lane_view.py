@@ -9,14 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clew.errors import Archived, ContextOverflow
+from clew_workflows.contract.payloads import OperationPayload
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.thread.context.archived import load_thread, retain
 from clew_workflows.thread.context.contexts import build_context
+from clew_workflows.thread.context.lane_view import LaneView, ProjectionInput
 from clew_workflows.thread.lane import Lane
 from clew_workflows.thread.thread import Thread
 from tests.support.examples import examples
 from tests.support.generated_threads import LANES, Corrected, Step, Turn, Withdrawn, histories, policies, write
-from tests.support.threads import Back, Writer, user_says
+from tests.support.threads import Back, Writer, assistant_says, user_says
 
 SOME = st.lists(histories, min_size=1, max_size=3).map(lambda some: [step for steps in some for step in steps])
 
@@ -96,6 +98,18 @@ def test_a_message_that_is_archived_before_it_is_withdrawn_leaves_its_context_to
     assert [message["content"] for message in build_context(reduced).messages] == ["a"]
 
 
+def test_a_withdrawal_of_all_that_the_user_said_costs_no_context() -> None:
+    """The archived part has no user's message, so that the context needs none of it."""
+    writer = Writer().talk(*[assistant_says("news")] * 20)
+    policy = ContextPolicy(max_input_tokens=40, reserve_output_tokens=0).complete()
+    reduced = Thread(
+        (), writer.thread.rev, retain(writer.thread, writer.thread.rev, {"default": [policy]}, 10_000_000)
+    )
+    reduced.append(writer.message(user_says("a question"), run="run-1"))
+    reduced.append(writer.operate("withdraw", from_seq=20))
+    assert show(reduced, "default", policy) == show(writer.thread, "default", policy) != "Archived"
+
+
 @pytest.mark.parametrize("left", [Withdrawn("default", 1, sent=True), Corrected("default", [1, 2], "", "{}")])
 def test_what_was_left_out_before_the_archive_was_left_costs_no_context(left: Left) -> None:
     """What the thread retains was chosen without it: the newest run is the one before, and it is all there."""
@@ -106,6 +120,17 @@ def test_what_was_left_out_before_the_archive_was_left_costs_no_context(left: Le
         retained = retain(thread, first, {"default": [policy]}, 10_000_000)
         reduced = Thread(thread.slice(first, thread.last_seq), first, retained)
         assert show(reduced, "default", policy) == show(thread, "default", policy) != "Archived"
+
+
+def test_the_size_of_a_lane_includes_its_snapshot() -> None:
+    """Its messages and their recorded tokens count beside those that follow it."""
+    writer = Writer().talk(user_says("before"))
+    snapshot = writer.replace([user_says("a"), assistant_says("b")])
+    after = writer.message(user_says("c"))
+    stored = snapshot.read(OperationPayload).snapshot
+    assert stored
+    assert stored.tokens
+    assert LaneView(ProjectionInput(writer.thread, ContextPolicy())).size == (3, sum(stored.tokens) + after.tokens)
 
 
 def test_a_lane_has_no_withdrawn_messages() -> None:

@@ -109,6 +109,28 @@ def test_what_the_next_context_shares_is_told() -> None:
     assert project_thread(writer.thread, policy, provider="openai").meta.shared_prefix_tokens == 0
 
 
+@pytest.mark.parametrize("last", ["config", "summary"])
+def test_what_came_right_before_a_call_shaped_it_already(last: str) -> None:
+    """The next context shares all of the call that had the same configuration and summary."""
+    writer = Writer()
+    policy = ContextPolicy(window="epoch", max_input_tokens=400, reserve_output_tokens=0)
+    writer.config(context_policy=policy)
+    before = writer.message(user_says("before"), run="run-1")
+    writer.message(user_says("now"), run="run-2")
+    if last == "config":
+        writer.config(context_policy=policy, model="openai:other")
+    else:
+        writer.summary(before.seq)
+    meta = project_thread(writer.thread, policy, provider="openai").meta
+    assert meta.basis_last_seq == writer.thread.last_seq
+    recipe = make_recipe(
+        meta.basis_last_seq, epoch=list(meta.epoch or ()), policy_hash=meta.policy_hash, input_tokens=77
+    )
+    writer.commit("ai_message", {"context_ref": DEFAULT_LANE, **assistant_says("fine"), "recipe": recipe})
+    writer.message(user_says("again"), run="run-3")
+    assert project_thread(writer.thread, policy, provider="openai").meta.shared_prefix_tokens == 77
+
+
 def test_an_epoch_goes_by_the_recorded_counts() -> None:
     """A policy that asks for another measure is refused, with what to do."""
     with pytest.raises(InvalidInput, match="token_estimator"):

@@ -274,15 +274,18 @@ def _choose_user_messages(view: LaneView, low: int, room: int) -> _UserMessages:
         return _UserMessages(view.after, [], lane.gap.dropped_user_seq)
     start = lane.run_starts[runs - 1]
     after = max(start - 1, view.after)
-    seqs = lane.turn_starts[bisect_right(lane.turn_starts, after) : turns]
+    first = bisect_right(lane.turn_starts, after)
+    seqs = lane.turn_starts[first:turns]
     chosen = {seq: thread[seq] for seq in (start, *seqs[:1], lane.turn_starts[turns - 1])}
     for seq in reversed(seqs):
         if seq in chosen or seq >= low or (room := room - _measure([thread[seq]])) >= 0:
             chosen[seq] = thread[seq]
         else:
             return _UserMessages(after, list(chosen.values()), seq)
-    dropped = lane.gap.dropped_user_seq
-    return _UserMessages(after, list(chosen.values()), dropped if dropped > after else -1)
+    # Contexts that do not begin with the summary may need those before it.
+    summarized = lane.turn_starts[bisect_left(lane.turn_starts, start) : first]
+    dropped = (seq for seq in summarized if seq < low and seq not in chosen)
+    return _UserMessages(after, list(chosen.values()), max((lane.gap.dropped_user_seq, *dropped)))
 
 
 # Loading.
