@@ -179,6 +179,8 @@ class ArchivedPart:
         no_user_after: After this seq the gap has no user message that precedes the first retained one.
         pinned: The seqs of archived pinned entries that the thread retains, each with its group.
         dropped_user_seq: The newest user message of the newest run that is not retained; -1: all are retained.
+        read_after: No message up to this seq was read. A run that seems to begin after it may have begun before, so a
+            context that reaches further back cannot tell which of the user's messages it must hold.
         layers: The lane's layers where the live part of the thread begins, and all withdrawals and corrections that
             `sizes` heed.
     """
@@ -188,6 +190,7 @@ class ArchivedPart:
     no_user_after: int = -1
     pinned: tuple[int, ...] = ()
     dropped_user_seq: int = -1
+    read_after: int = -1
     layers: Layers | None = None
 
     def find_size(self, after: int) -> GapSize | None:
@@ -328,9 +331,12 @@ class Lane:
         self._run_id = newest.entries[0].refs.get("run_id") if newest else None
         self.savings.clear()
         if self.gap.newest_seq >= 0 and not is_known:
-            # The gap was counted with these messages, and chosen for their run: the one before may begin in the gap.
-            sizes = () if first <= self.gap.newest_seq else self.gap.sizes
-            self.gap = replace(self.gap, sizes=sizes, dropped_user_seq=max(self.run_starts, default=-1))
+            # The gap was counted with these messages, and chosen for their run.
+            if first <= self.gap.newest_seq:
+                self.gap = replace(self.gap, sizes=())
+            # Of the run before, messages may be in the gap, unless it begins after it.
+            if (start := max(self.run_starts, default=-1)) <= self.gap.newest_seq:
+                self.gap = replace(self.gap, dropped_user_seq=start)
 
     def _add_message(self, entry: Entry) -> None:
         message = entry.read(MessagePayload)

@@ -17,7 +17,18 @@ from clew_workflows.thread.context.projection import Projection
 from clew_workflows.thread.entries import DEFAULT_LANE
 from clew_workflows.thread.thread import Retained, Thread
 from tests.support.examples import examples
-from tests.support.generated_threads import LANES, OpenCalls, Pinned, Steered, Step, Turn, histories, policies, write
+from tests.support.generated_threads import (
+    LANES,
+    Corrected,
+    OpenCalls,
+    Pinned,
+    Steered,
+    Step,
+    Turn,
+    histories,
+    policies,
+    write,
+)
 from tests.support.threads import Back, Writer, assistant_calls, assistant_says, make_recipe, tool_returns, user_says
 
 # A thread that retains a part of its archived entries gives the same contexts as the full thread, or `Archived`.
@@ -71,6 +82,14 @@ def test_results_that_are_missing_do_not_shorten_what_an_epoch_reaches() -> None
     upto = full.last_seq - 1
     reduced = without(full, upto, 1, retain(full, 1, {"default": [policy]}, PLENTY, upto))
     assert answer(reduced, policy, "default") == answer(full, policy, "default", upto)
+
+
+def test_a_correction_after_a_context_takes_nothing_from_it() -> None:
+    """A corrected answer leaves the lane. What was kept for a context before it is enough as it was."""
+    full = write([*[Turn("default", "", [], None)] * 11, Corrected("default", [1], "", None)])
+    policy = ContextPolicy(max_input_tokens=100, reserve_output_tokens=0, keep_last_turns=0)
+    reduced = without(full, full.last_seq, 1, retain(full, 1, {"default": [policy]}, PLENTY, 10))
+    assert answer(reduced, policy, "default", 10) == answer(full, policy, "default", 10)
 
 
 @examples(300)
@@ -305,17 +324,34 @@ def part(thread: Thread, upto: int, lane: str | None, policy: ContextPolicy) -> 
 @examples(100)
 @given(
     steps=st.lists(histories, min_size=1, max_size=3).map(lambda some: [step for steps in some for step in steps]),
-    policy=policies.map(ContextPolicy.complete),
+    both=st.tuples(policies.map(ContextPolicy.complete), policies.map(ContextPolicy.complete)),
     lane=st.sampled_from((None, *LANES)),
     data=st.data(),
 )
 def test_what_is_read_is_enough(
-    steps: list[Step], policy: ContextPolicy, lane: str | None, data: st.DataObject
+    steps: list[Step], both: tuple[ContextPolicy, ContextPolicy], lane: str | None, data: st.DataObject
 ) -> None:
-    """The context of the loaded part equals that of the full thread, at every seq."""
+    """The context of the loaded part equals that of the full thread; one under another policy does, or is refused."""
+    policy, other = both
     thread = write(steps)
     at_seq = data.draw(st.integers(0, thread.last_seq))
-    assert answer(part(thread, at_seq, lane, policy), policy, lane) == answer(thread, policy, lane, at_seq)
+    loaded = part(thread, at_seq, lane, policy)
+    assert answer(loaded, policy, lane) == answer(thread, policy, lane, at_seq)
+    assert answer(loaded, other, lane) in (answer(thread, other, lane, at_seq), "archived")
+
+
+def test_what_was_read_for_contexts_with_a_summary_is_not_all_that_others_hold() -> None:
+    """A run's messages before a summary in its middle were not read. A context without summaries is refused."""
+    writer = Writer().talk(user_says("old"), assistant_says("ok"), run="r0").talk(user_says("do it"), run="r1")
+    writer.talk(assistant_calls("t0"), tool_returns("t0", "word " * 20), user_says("never touch it"), run="r1")
+    writer.summary(writer.thread.last_seq, "what was said")
+    writer.talk(user_says("go on"), run="r1")
+    for number in range(1, 20):
+        writer.talk(assistant_calls(f"t{number}"), tool_returns(f"t{number}", "word " * 20), run="r1")
+    policy = ContextPolicy(max_input_tokens=300, reserve_output_tokens=0).complete()
+    loaded = part(writer.thread, writer.thread.last_seq, None, policy)
+    assert answer(loaded, policy, None) == answer(writer.thread, policy, None)
+    assert answer(loaded, policy.overlay(ContextPolicy(summarization="none")), None) == "archived"
 
 
 def test_the_configuration_that_set_the_prompt_is_read_too() -> None:

@@ -119,6 +119,7 @@ def _retain_lane(views: Sequence[LaneView], first_seq: int, room: int, held_from
         no_user_after=user.after,
         pinned=tuple(pinned_seqs),
         dropped_user_seq=user.dropped_seq,
+        read_after=lane.gap.read_after,
         # The gap was measured, and its user's messages chosen, without all that was withdrawn or corrected by now.
         layers=replace(
             lane.find_layers(first_seq - 1), withdrawn=view.layers.withdrawn, corrected=view.layers.corrected
@@ -348,6 +349,7 @@ async def load_lane(
         newest_seq=max(counter.newest_seq, min(starts)),
         sizes=counter.make_sizes() if counts else (),
         pinned=layers.pinned,
+        read_after=min(starts),
         layers=layers,
     )
     return LanePart(tuple(loaded[seq] for seq in sorted(loaded)), gap)

@@ -185,7 +185,7 @@ class LaneView:
         after = max(lane.run_starts[runs - 1] - 1 if runs else -1, self.after)
         # No run is known to start after the lane's snapshot or summary: one may have started within the gap.
         is_uncertain = after == self.after < lane.gap.newest_seq and after != lane.gap.no_user_after
-        if is_uncertain or lane.gap.dropped_user_seq > after:
+        if is_uncertain or lane.gap.dropped_user_seq > after or lane.gap.read_after > self.after:
             raise make_archived_error(lane)
         return after
 
