@@ -4,8 +4,8 @@
     python -m bench.ratios --write bench/ratios.json    # in a checkout of the commit to compare with
 
 Small losses add up unseen if each change is compared with the one before. So the file stays that of one commit until
-someone decides otherwise. A ratio to the floor says much the same on each machine, and not the same: `NOISE` is left
-to that, and to what else the machine does.
+someone decides otherwise. A ratio to the floor says much the same on each machine, and not the same: `CPU_NOISE` and
+`NOISE` are left to that, and to what else the machine does.
 
 Exit code 1: Clew is slower than that commit, beyond the noise.
 """
@@ -30,8 +30,12 @@ from bench.results import Results
 FILE = Path(__file__).parent / "ratios.json"
 RUNS = 3
 SIZES = Sizes(rounds=1, seconds=3.0, latency_turns=60, busy=(1, 10, 50))
-NOISE = 1.25
-"""By how much the best of three runs may be worse without being so."""
+CPU = "worker CPU"
+"""How the names of rows begin that depend little on what else the machine does."""
+CPU_NOISE = 1.25
+"""By how much the best of three runs of such a row may be worse without being so."""
+NOISE = 1.5
+"""The same of the other rows."""
 HIGHER_IS_BETTER = "throughput"
 """How the names of rows begin whose ratios are better if they are higher."""
 LEFT_OUT = ("other CPU", "latency until", "latency, p50, of", "beside the least agent")
@@ -72,9 +76,18 @@ def compute_loss(name: str, now: float, before: float) -> float:
     return before / now if name.startswith(HIGHER_IS_BETTER) else now / before
 
 
+def get_noise(name: str) -> float:
+    """By how much a row may be worse without being so."""
+    return CPU_NOISE if name.startswith(CPU) else NOISE
+
+
 def list_lost(now: Mapping[str, float], before: Mapping[str, float]) -> list[str]:
     """List the rows that are worse than before, beyond the noise. One that is missing is lost, too."""
-    return [name for name, old in before.items() if name not in now or compute_loss(name, now[name], old) > NOISE]
+    return [
+        name
+        for name, old in before.items()
+        if name not in now or compute_loss(name, now[name], old) > get_noise(name)
+    ]
 
 
 async def measure_best() -> dict[str, float]:

@@ -25,7 +25,7 @@ from clew import Agent, Clew, RequestFailed, tool
 from clew.local import Reply, TemporalServer, ToolCall, scripted_model, temporal_server
 from clew.local.scripted import Script
 from clew.serve import Keys, ServeSettings, make_app
-from clew.serve.tenants import ALL_TENANTS
+from clew.serve.error_words import ALL_TENANTS
 from clew.session.namespace import setup_namespace
 from clew.tools import external_tool
 from clew_activities.archive import Store

@@ -10,8 +10,8 @@ from fastapi.routing import APIRoute
 
 from clew.serve.application import ROUTERS
 from clew.serve.bodies import find_model
+from clew.serve.error_words import WORDS
 from clew.serve.problems import Problem
-from clew.serve.tenants import WORDS
 from clew_workflows.contract import errors
 from clew_workflows.contract.errors import ClewError, Refusal, find_word
 from docs.generate.tables import table

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from bench import ratios
-from bench.ratios import FILE, NOISE, Ratios, choose_best, compute_loss, list_lost, list_ratios, main
+from bench.ratios import FILE, Ratios, choose_best, compute_loss, get_noise, list_lost, list_ratios, main
 from bench.results import Results, Row
 
-BEFORE = {"latency, p50": 1.1, "throughput, 10 sessions": 0.9}
+BEFORE = {"latency, p50": 1.1, "throughput, 10 sessions": 0.9, "worker CPU, 10 sessions": 1.2}
 
 
 def test_the_ratios_of_turns_count() -> None:
@@ -31,6 +31,7 @@ def test_the_best_run_counts() -> None:
     assert choose_best([{name: value * share for name, value in BEFORE.items()} for share in (1, 0.5, 2)]) == {
         "latency, p50": 0.55,
         "throughput, 10 sessions": 1.8,
+        "worker CPU, 10 sessions": 0.6,
     }
 
 
@@ -41,7 +42,8 @@ def test_a_loss_is_what_noise_does_not_explain(name: str, old: float) -> None:
     assert compute_loss(name, worse, old) == 2
     assert compute_loss(name, old, worse) == 0.5
     assert list_lost({**BEFORE, name: worse}, BEFORE) == [name]
-    bearable = old / (NOISE - 0.01) if name.startswith("throughput") else old * (NOISE - 0.01)
+    noise = get_noise(name) - 0.01
+    bearable = old / noise if name.startswith("throughput") else old * noise
     assert list_lost({**BEFORE, name: bearable}, BEFORE) == []
 
 

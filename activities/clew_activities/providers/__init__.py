@@ -15,10 +15,11 @@ Each API has a package. A new provider is a module with the members that `interf
 | `anthropic` | Anthropic's Messages |
 | `google` | Gemini's `generateContent` |
 | `bedrock`, `aws` | Amazon Bedrock's Converse; signatures and frames of AWS |
-| `dialects` | what each server accepts and sends |
+| `dialects`, `endpoint` | what each server accepts and sends; its address and key |
 | `fit_messages`, `fit_tools`, `request_media`, `options`, `answer_object` | a session as a server takes it |
 | `encoders` | the encoders by their names, which encode a call again for an audit |
-| `http`, `reply`, `provider_errors` | the HTTP boundary, replies as they grow, errors |
+| `http`, `sse`, `reply`, `provider_errors` | the HTTP boundary, its events, replies as they grow, errors |
+| `refused_parts` | what a provider refuses of a request, and the request without it |
 | `sanitize`, `redaction` | received data made safe to store, removed keys |
 """
 

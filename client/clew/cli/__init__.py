@@ -14,6 +14,7 @@ typer, rich and prompt_toolkit come with the extra `cli`: they are imported only
 |---|---|
 | `app` | `COMMANDS`: all commands by their groups |
 | `talk`, `chat` | `ask` and `chat` as lines of text; the chat on a terminal |
+| `attachments` | files that are sent with a message |
 | `reading`, `control` | the commands that read a session, and those that change one |
 | `listing`, `report` | lists of sessions; `report` and `compare` |
 | `blob_commands`, `schedule_commands` | the commands of `clew blob` and of `clew schedule` |

@@ -201,7 +201,7 @@ async def studio_process(
     except Misconfigured as missing:
         raise StartFailed(str(missing)) from None
     from clew.serve.access import compute_hash  # noqa: PLC0415 - the extra may be missing
-    from clew.serve.tenants import ALL_TENANTS  # noqa: PLC0415 - the extra may be missing
+    from clew.serve.error_words import ALL_TENANTS  # noqa: PLC0415 - the extra may be missing
 
     token = _read_token(folder)
     row = {"name": "studio", "hash": compute_hash(token), "tenant": ALL_TENANTS, "requests_per_minute": 100_000}

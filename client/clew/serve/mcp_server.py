@@ -36,10 +36,10 @@ from starlette.types import Message, Receive, Scope, Send
 
 from clew.serve.access import Authorized, Caller
 from clew.serve.bodies import check_body, work_on
+from clew.serve.error_words import Reader
 from clew.serve.mcp_sessions import McpSessions
 from clew.serve.problems import Forbidden, InvalidParameter, WrongMethod, make_body, name_field
 from clew.serve.streams import Drain
-from clew.serve.tenants import Reader
 from clew.serve.ui_messages import convert_thread
 from clew.session import Session
 from clew.session.events import (

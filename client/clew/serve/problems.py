@@ -16,7 +16,7 @@ from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 
-from clew.serve.tenants import TENANT, WORDS, Reader, make_reader
+from clew.serve.error_words import TENANT, WORDS, Reader, make_reader
 from clew_workflows.contract.errors import ClewError, find_word
 
 # Python 3.13 has given it another name.

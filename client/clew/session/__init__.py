@@ -7,6 +7,7 @@
 | `request` | `Request` and `Outcome`: waits for a request, reads its answer |
 | `keywords` | the types of keyword arguments |
 | `handle`, `transport` | updates, queries and service workflows of one session; time limits, errors, retries |
+| `session_blobs` | the images, recordings and files of a session |
 | `events` | the events of a session or a request, for viewers |
 | `session_lists`, `namespace` | lists of sessions; the search attributes that a namespace has |
 """

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from clew.serve.error_words import TENANT, WORDS, make_reader
 from clew.serve.problems import (
     Problem,
     RateLimited,
@@ -15,7 +16,6 @@ from clew.serve.problems import (
     make_body,
     make_headers,
 )
-from clew.serve.tenants import TENANT, WORDS, make_reader
 from clew_workflows.contract import errors
 from clew_workflows.contract.errors import (
     REFUSALS,

@@ -14,9 +14,10 @@ Inputs are strict: an unknown field, a wrong type or a value out of range is ref
 | `calls`, `hooks` | the activities for other workflows; a team's own checks |
 | `webhooks` | the webhooks of a configuration, and what they are told |
 | `errors` | every error, refusals among them |
-| `names`, `validation` | ids and names on the wire; the base of inputs |
+| `names`, `validation`, `invalid` | ids and names on the wire; the base of inputs; what is wrong with one, in words |
 | `limits` | the limits of inputs and answers |
-| `schemas`, `tokens` | what JSON Schemas may hold; counts of tokens |
+| `schemas`, `tokens`, `media_tokens` | what JSON Schemas may hold; counts of tokens |
+| `content` | texts, images, recordings and files of messages |
 """
 
 from clew_workflows.contract.config import (

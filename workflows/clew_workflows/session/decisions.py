@@ -2,7 +2,7 @@
 
 A decision names the next state, the entries to commit, in order, and the next effect. The clock and the thread's next
 seq are passed in as a `Moment`. The workflow commits first and carries out the effect then. Decisions about runs are
-in `runs`, about messages and inputs in `inputs`, about contexts in `operations`.
+in `runs`, about messages and inputs in `messages_taken`, about contexts in `operations`.
 """
 
 from __future__ import annotations

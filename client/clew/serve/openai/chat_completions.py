@@ -15,13 +15,13 @@ from fastapi import APIRouter, Header, Request, Response
 from fastapi.responses import JSONResponse
 
 from clew.serve.access import Authorized
+from clew.serve.error_words import Reader
 from clew.serve.openai import asks, bodies, fields, ids, turns
 from clew.serve.openai.chunks import Chunks, check_outcome, make_completion
 from clew.serve.openai.refusals import make_error_body
 from clew.serve.openai.routes import IdempotencyKey, answer_or_leave, read_ask, read_body, run
 from clew.serve.openai.turns import Place, Turn
 from clew.serve.streams import SentEvent, make_json_event, stream_events
-from clew.serve.tenants import Reader
 from clew.serve.worker_watch import WatchedRoute
 from clew_workflows.contract.errors import ClewError
 

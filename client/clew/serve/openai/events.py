@@ -15,9 +15,9 @@ from collections.abc import Collection, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from clew.serve.error_words import TENANT, Reader
 from clew.serve.openai import ids, items
 from clew.serve.openai.frames import Frame, make_error, make_response, read_time
-from clew.serve.tenants import TENANT, Reader
 from clew.session.events import (
     ApprovalRequired,
     Change,

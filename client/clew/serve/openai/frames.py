@@ -9,8 +9,8 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from clew.serve.error_words import WORDS
 from clew.serve.openai.ids import ResponseName
-from clew.serve.tenants import WORDS
 from clew_workflows.contract.outcomes import OutcomeError, Usage
 from clew_workflows.contract.payloads import ConfigPayload, UserMessage
 from clew_workflows.thread.entries import Entry

@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from clew.serve.error_words import Reader
 from clew.serve.problems import (
     MAX_PART_CHARACTERS,
     MAX_PARTS,
@@ -21,7 +22,6 @@ from clew.serve.problems import (
     make_body,
     make_headers,
 )
-from clew.serve.tenants import Reader
 from clew_workflows.contract.errors import Busy, ClewError, EmptyContent, find_word
 
 _TYPES = {

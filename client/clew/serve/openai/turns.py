@@ -14,6 +14,7 @@ from http import HTTPStatus
 from typing import Any
 
 from clew.serve.access import UNRESOLVED, Caller
+from clew.serve.error_words import Reader
 from clew.serve.openai import ids
 from clew.serve.openai.asks import Ask, Decision, make_snapshot, split_opening
 from clew.serve.openai.content_parts import Parts
@@ -22,7 +23,6 @@ from clew.serve.openai.frames import BODY, KEY, PREVIOUS, Frame, follow_settings
 from clew.serve.openai.ids import ResponseName
 from clew.serve.openai.refusals import InvalidValue, MissingParameter, ModelNotFound, NotStored, UnsupportedValue
 from clew.serve.problems import TOO_LARGE, find_status
-from clew.serve.tenants import Reader
 from clew.session import Request, Session
 from clew.session.events import read_live_status
 from clew.session.events.feed import Feed

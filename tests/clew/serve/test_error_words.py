@@ -15,7 +15,7 @@ import pytest
 
 from clew import Agent, Clew
 from clew.local import Reply, ToolCall
-from clew.serve.tenants import FAILED, TENANT, WORDS, Reader
+from clew.serve.error_words import FAILED, TENANT, WORDS, Reader
 from clew_workflows.contract import errors
 from clew_workflows.contract.errors import REFUSALS, ClewError, Refusal, RequestFailed, make_refusal
 from clew_workflows.contract.outcomes import OutcomeError, RequestOutcome
