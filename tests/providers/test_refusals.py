@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,7 @@ from tests.providers.dialects import DIALECTS
 from tests.providers.matrix import REPORT, Matrix, list_report
 from tests.providers.refusals import WORDS, Kind, Refusing, find_format, make_refusing
 from tests.providers.scenarios import Cell, call_add, list_media, list_recipes
-from tests.providers.strict_server import Call, Turn
+from tests.providers.strict_server import Call, Exchange, Refusal, Turn
 
 ROWS = {dialect.name: dialect for dialect in DIALECTS}
 TEXTS = (REPORT, "A square.")
@@ -146,6 +147,32 @@ async def test_a_refusal_that_remains_fails_its_request_alone(matrix: Matrix) ->
             request = (await list_recipes(session))[-1].request
             assert request
             assert not request.refused
+        finally:
+            await cell.end()
+
+
+@pytest.mark.slow
+async def test_a_text_that_is_refused_in_unknown_words_fails_its_request_alone(matrix: Matrix) -> None:
+    """The next one is answered without it, and later ones do not try it again."""
+    cell = Cell(matrix.clew, matrix.servers, ROWS["unknown"])
+
+    def refuse(exchange: Exchange) -> Iterator[Refusal]:
+        if "the forbidden word" in str(exchange.body):
+            yield Refusal("That is not how we talk here.")
+
+    async with cell.server.free:
+        try:
+            cell.play(Turn("One."), Turn("Three."), Turn("Four."))
+            session = await cell.open()
+            await cell.ask(session, "one")
+            cell.server.refusing = [refuse]
+            outcome = await cell.wait(await session.message("the forbidden word"))
+            assert (outcome.status, outcome.termination_reason) == ("failed", "bad_request")
+            await cell.ask(session, "three")
+            met = len(cell.server.exchanges)
+            await cell.ask(session, "four")
+            assert len(cell.server.exchanges) == met + 1
+            cell.server.check()
         finally:
             await cell.end()
 

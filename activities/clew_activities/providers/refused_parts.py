@@ -4,7 +4,8 @@ A part, the provider's own data of a message, a tool or a name that a provider r
 later call, too. `Search` chooses what the next try of a call leaves out: what the refusal names by its path in the
 body, its id or its name, or else one suspect after another, the newest first, then all of its kind, then all.
 A text that is refused for its content is looked for among those that the provider has never accepted, then among the
-others. The newest message of a user is always sent: its sender is to be told that it was refused.
+others. If a refusal says nothing of what it means, the texts that were never accepted are suspects, too. The newest
+message of a user is always sent: its sender is to be told that it was refused.
 `leave_out` makes a request without what was refused. What is left out is named by what it is, not by its place, so
 that later calls leave it out wherever it stands.
 """
@@ -407,8 +408,13 @@ class Search:
         """Plan which texts the next tries leave out. Few: providers count the requests that they refuse for this."""
         new, old = self._list_texts()
         single = MAX_SINGLE["text"]
-        plan = [*((item,) for item in new[:single]), new, old[:single], old[single:], [*new, *old]]
+        plan = [*self._plan_new_texts(), old[:single], old[single:], [*new, *old]]
         return deque(dict.fromkeys(filter(None, map(tuple, plan))))
+
+    def _plan_new_texts(self) -> list[tuple[Item, ...]]:
+        """Plan how the texts that were never accepted are left out: the newest first, then all."""
+        new = self._list_texts()[0]
+        return [*((item,) for item in new[: MAX_SINGLE["text"]]), tuple(new)]
 
     def _make_plan(self, error: ItemRefused, candidates: Sequence[_Candidate], body: Mapping[str, Any]) -> Plan:
         """Plan what the next tries leave out, until the refusal is another one."""
@@ -429,6 +435,9 @@ class Search:
         plan += _list_steps(suspects, error)
         others = [one for one in candidates if one.kind != "tool"]
         plan += _list_steps(others, error)
+        if kind is None and not named:
+            # Providers refuse texts for their content in words of their own, too.
+            plan += self._plan_new_texts()
         if kind is None and _VAGUE.search(error.words):
             # A session without its tools does nothing of what it is for, and yet answers: they are the last.
             schemas = tuple(item for one in candidates for item in one.steps if item[0] == "tool_schema")

@@ -167,6 +167,17 @@ def test_a_request_with_nothing_to_leave_out_is_not_repeated() -> None:
     assert take(found, "something is wrong") == []
 
 
+def test_a_text_that_was_never_accepted_is_a_suspect_of_a_refusal_that_says_nothing() -> None:
+    """The newest is left out first, then all. A refusal of images, or of an item that it names, means no text."""
+    new: tuple[Message, ...] = (say("assistant", "two"), say("user", "bad"), say("user", "worse"))
+    request = replace(make(say("user", "one"), *new, say("user", "newest")), tools=())
+    found, ids = search(request), [identify_text(message) for message in reversed(new)]
+    tries = [take(found, "something is wrong") for _ in range(5)]
+    assert tries[:3] == [[("text", (one,))] for one in ids]
+    assert [{name for _, names in last for name in names} for last in tries[3:]] == [{*ids}, set()]
+    assert take(search(request), "Could not process image") == []
+
+
 def test_a_schema_is_simplified_before_its_tool_is_left_out() -> None:
     found = search(make())
     words = "tools.0.custom.input_schema: JSON schema is invalid."
