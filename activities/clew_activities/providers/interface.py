@@ -10,7 +10,7 @@ providers are defined in the same way and use the same modules:
 | module | holds |
 |---|---|
 | `interface` | this contract |
-| `provider_errors` | the errors to raise, and `classify_response` and `classify_event`, which classify most servers' errors |
+| `provider_errors` | the errors to raise, and `classify_response` and `classify_event`, for those of most servers |
 | `reply` | `DraftDecoder`, which folds pieces into a reply and keeps every size within its bound |
 | `answer_object` | functions for answers with a schema, `rewrite_schema` and `list_subschemas` for any JSON Schema |
 | `dialects` | the table of what each server accepts and sends |
@@ -19,7 +19,7 @@ providers are defined in the same way and use the same modules:
 | `endpoint` | `Server`, a URL and a key, and what a request has otherwise than its context |
 | `options` | levels of reasoning, and the caller's own fields for a provider |
 | `sanitize` | functions that make texts and JSON values safe to store |
-| `request_media` | `fit_media`, which chooses the images, recordings and files of a request, and functions that encode them |
+| `request_media` | `fit_media`, which chooses images, recordings and files of a request, and functions that encode them |
 | `loading` | `read_key` and `read_url`, for the variables that configure a provider |
 
 The steps of one model call:
