@@ -19,7 +19,7 @@ providers are defined in the same way and use the same modules:
 | `endpoint` | `Server`, a URL and a key, and what a request has otherwise than its context |
 | `options` | levels of reasoning, and the caller's own fields for a provider |
 | `sanitize` | functions that make texts and JSON values safe to store |
-| `request_media` | `fit_media`, which chooses images, recordings and files of a request, and functions that encode them |
+| `request_media` | `fit_media`, which chooses the images, recordings and files of a request; their encodings |
 | `loading` | `read_key` and `read_url`, for the variables that configure a provider |
 
 The steps of one model call:
