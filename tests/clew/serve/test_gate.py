@@ -55,7 +55,7 @@ async def test_an_unexpected_error_tells_nothing(caplog: pytest.LogCaptureFixtur
     assert (failed.status_code, failed.json()["error"]["code"]) == (500, "internal")
     assert "secret" not in failed.text
     lines = [f"{record.getMessage()} {getattr(record, 'fields', '')}" for record in caplog.records]
-    assert any("RuntimeError" in line and "test_app.py" in line for line in lines)
+    assert any("RuntimeError" in line and "test_application.py" in line for line in lines)
     assert not any("secret" in line for line in lines)
 
 

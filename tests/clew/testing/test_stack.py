@@ -249,12 +249,12 @@ async def test_a_wait_after_a_failed_run_ends_with_its_thread(running: Stack) ->
 
 async def test_a_wait_for_an_answer_has_an_end() -> None:
     """The error says what the session waits for, or that no worker runs."""
-    async with testing.stack(tools=[refund], patience_seconds=0.5) as running:
+    async with testing.stack(tools=[refund], patience_seconds=4) as running:
         session = await running.open([Reply(tool_calls=[ToolCall("refund", {"order": "7"})]), "x"], tools=["refund"])
         request = await session.message("refund it")
-        with pytest.raises(testing.Stuck, match=r"(?s)within 0.5 s; its status is awaiting_approval.*refund"):
-            await request.answer()
         call = await running.wait_for_approval(session)
+        with pytest.raises(testing.Stuck, match=r"(?s)within 4 s; its status is awaiting_approval.*refund"):
+            await request.answer()
         await session.approve(call)
         assert await request.answer() == "x"
 
