@@ -24,7 +24,6 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
 CASES += [
     ("pydantic_ai_agent", api, {"answer": STORY, "calls": ["Porto"], "city": "Porto"})
     for api in ("responses", "chat")
-    for api in ("responses", "chat")
 ]
 CASES += [
     ("litellm_client", "chat", {"answer": STORY, "streamed": STORY, "told": STORY}),

@@ -10,10 +10,9 @@ from hypothesis import HealthCheck, settings
 
 
 def register_profiles() -> None:
-    """Register the profiles `all`, `half` and `few`, and load the first."""
+    """Register the profiles `all` and `few`, and load the first."""
     # How long an example takes says more about the machine than about the code.
     settings.register_profile("all", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=100)
-    settings.register_profile("half", settings.get_profile("all"), max_examples=50)
     settings.register_profile("few", settings.get_profile("all"), max_examples=10)
     settings.load_profile("all")
 
