@@ -335,14 +335,18 @@ def test_a_compaction_puts_the_summary_under_the_lane() -> None:
     ]  # fmt: skip
 
 
-def test_a_compaction_waits_for_the_run_and_what_waits_with_it_follows() -> None:
+@pytest.mark.parametrize("end", ["completed", "cancelled"])
+def test_a_compaction_waits_for_the_run_and_what_waits_with_it_follows(end: str) -> None:
     """After the run come the compaction, then the configuration change, then the queue."""
     of = open_session(on_busy="queue")
     of.ask("busy")
     of.operate("c-1", result_context=None, reason="compaction")
     of.configure(system_prompt="Another.")
     of.ask("queued")
-    of.reply("done")
+    if end == "completed":
+        of.reply("done")
+    else:
+        of.cancel()
     assert of.state.phase == "summarizing"
     answer_summary(of)
     assert of.entry_names[-3:] == ["ai_context_operation", "config", "user"]
