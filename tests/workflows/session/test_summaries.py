@@ -316,6 +316,17 @@ def test_a_message_meets_a_summary_in_the_making_as_it_meets_a_run() -> None:
     assert of.build_context(of.call).messages[-1]["content"] == "later"
 
 
+def test_a_summary_builds_on_a_snapshot_that_is_the_first_entry() -> None:
+    """A session applies operations before its configuration is prepared."""
+    of = SessionHarness(prepare=False, context_policy=POLICY)
+    of.operate("o-1")
+    of.answer_preparation()
+    assert of.entry_names == ["ai_context_operation", "config"]
+    take_turn(of, "question 0")
+    take_turn(of, "question 1")
+    assert summarize(of).builds_on == 0
+
+
 def test_a_compaction_puts_the_summary_under_the_lane() -> None:
     """The operation has the summary's source; later messages follow it, and its id is known from the start."""
     of = open_session()

@@ -170,6 +170,19 @@ def test_results_that_are_truncated_to_what_is_left_need_what_is_before_them() -
     assert len(context.messages) == 7
 
 
+def test_a_snapshot_that_is_the_first_entry_is_kept() -> None:
+    """Contexts begin with it, however long ago it was put under the lane."""
+    policy = ContextPolicy(max_input_tokens=100, reserve_output_tokens=0, summarization="none")
+    writer = Writer()
+    writer.replace([user_says("before")])
+    full = writer.talk(user_says("hello"), assistant_says("yes")).thread
+    reduced = without(full, full.last_seq, full.rev, retain(full, full.rev, {DEFAULT_LANE: [policy]}, PLENTY))
+    loaded = part(full, full.last_seq, None, policy)
+    context = answer(full, policy, DEFAULT_LANE)
+    assert answer(reduced, policy, DEFAULT_LANE) == answer(loaded, policy, DEFAULT_LANE) == context
+    assert "before" in str(context)
+
+
 @pytest.mark.parametrize(("held_from", "first"), [(2, 2), (3, 3), (4, 3), (5, 3), (6, 6)])
 def test_what_is_held_is_kept_with_its_whole_round(held_from: int, first: int) -> None:
     """Also when what is held begins with the last result of a round. Messages before it are not kept."""
