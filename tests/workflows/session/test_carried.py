@@ -11,6 +11,7 @@ import pytest
 from pydantic_core import to_json
 
 from clew.errors import InvalidInput, NewerVersion
+from clew_workflows.contract.outcomes import Usage
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.protocol import ArchiveRef, Prepared
 from clew_workflows.session import advance, carried
@@ -155,6 +156,24 @@ def test_a_fork_of_a_pinned_session_keeps_the_schemas_of_its_entry() -> None:
     session.take_event(Prepared(tools=(tool.model_copy(update={"spec": changed}),)))
     assert [known.spec for known in session.state.settings.tools or ()] == [tool.spec]
     assert session.entry_names == ["config"]
+
+
+def test_a_fork_has_used_what_its_entries_have() -> None:
+    """Neither what later runs have used nor the active one. It has the outcomes and the tools of its last entry."""
+    session = SessionHarness()
+    session.ask("one", "r-1")
+    session.reply("fine", usage=Usage(input_tokens=1))
+    shared = Thread(session.thread.slice(0, session.thread.last_seq))
+    session.ask("two", "r-2")
+    session.ask("too", "r-3", on_busy="steer")
+    session.reply("fine", usage=Usage(input_tokens=10))
+    session.reply("fine", usage=Usage(input_tokens=20))
+    session.ask("three", "r-4")
+    session.reply("", "add", usage=Usage(input_tokens=100))
+    fork = make_fork_state(carry_over(session), shared, "s-2", ())
+    assert fork.spent.own == Usage(input_tokens=1, model_calls=1)
+    assert [outcome.request_id for outcome in fork.memory.outcomes.unpack()] == ["r-1"]
+    assert fork.settings == session.state.settings
 
 
 @pytest.mark.parametrize("upto", [-1, 1])

@@ -125,6 +125,17 @@ def test_what_waits_has_a_limit(what: str, size: int, count: int) -> None:
     assert session.state is state
 
 
+def test_the_metadata_of_a_message_that_joins_take_room() -> None:
+    """Without them it fits."""
+    session, content = SessionHarness(), "x" * (MAX_WAITING_BYTES // 4)
+    session.ask()
+    for number in range(3):
+        session.ask(content, f"r-{number}", on_busy="steer")
+    with pytest.raises(QueueFull):
+        session.ask(content, "r-3", on_busy="steer", metadata={"a": "b"})
+    session.ask(content, "r-3", on_busy="steer")
+
+
 def test_messages_that_cannot_join_are_limited_as_the_queue_is() -> None:
     """Before anything runs there is nothing to join: `steer` queues."""
     session = SessionHarness(prepare=False, on_busy="steer")

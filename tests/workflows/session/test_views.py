@@ -484,6 +484,8 @@ def test_a_preview_commits_nothing() -> None:
     assert (meta.entries_total, meta.entries_included) == (rev, 2)
     assert (meta.model, meta.budget) == ("openai:gpt-4o", session.state.settings.policy.budget)
     assert meta.max_output_tokens == session.state.settings.policy.reserve_output_tokens
+    earlier = views.build_projection(session.state, session.thread, query("two", at_seq=2)).meta
+    assert (earlier.basis_last_seq, earlier.entries_total, earlier.entries_included) == (2, 3, 2)
 
 
 def test_what_does_not_fit_is_answered() -> None:
@@ -491,7 +493,7 @@ def test_what_does_not_fit_is_answered() -> None:
     session = SessionHarness(table=True, context_policy=SHORT)
     shown = views.build_projection(session.state, session.thread, query("word " * 2000))
     meta = shown.meta
-    assert (shown.messages, meta.fits) == ([], False)
+    assert (shown.messages, meta.fits, meta.truncated) == ([], False, True)
     assert meta.overflow
     assert meta.overflow.part == "request"
     assert meta.overflow.needed > meta.overflow.available
