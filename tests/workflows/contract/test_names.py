@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clew_workflows.contract.names import (
-    HASH_CHARACTERS,
     find_server,
     is_selected,
     is_server_name,
@@ -71,11 +70,11 @@ def test_a_name_that_may_not_begin_as_it_does_begins_otherwise() -> None:
 
 
 def test_a_name_that_looks_like_a_changed_one_is_changed() -> None:
-    """Else it could be that of another."""
+    """Else it could be that of another. Every version of Clew makes the same names."""
     assert rewrite_name("add", VALID, 64) == "add"
     changed = rewrite_name("a.b", VALID, 64)
+    assert changed == "a_b_2e7336dc"
     assert rewrite_name(changed, VALID, 64) != changed
-    assert len(changed) == len("a_b_") + HASH_CHARACTERS
 
 
 @pytest.mark.parametrize("name", ["", "a__b", "_a", "a_", "a b", "a/b", "x" * 33, "ä"])

@@ -25,11 +25,14 @@ def test_a_reply_keeps_its_recipe() -> None:
 
 def test_the_configuration_is_the_first_fact_and_complete() -> None:
     """Seq 0 holds all that shapes a context, defaults included, so that no later default can change it."""
-    session = SessionHarness(system_prompt="Be brief.", model_options=ModelOptions(seed=3))
+    session = SessionHarness(
+        system_prompt="Be brief.", model_options=ModelOptions(seed=3), limits={"max_cost_usd": 1}
+    )
     config = session.thread[0]
     assert config.kind == "config"
     assert [tool["name"] for tool in config.payload["tools"]] == ["add", "look"]
     assert config.payload["model_options"] == {"seed": 3}
+    assert config.payload["limits"].keys() == {"max_message_bytes", "max_tool_result_bytes", "max_cost_usd"}
     assert config.payload["context_policy"] == session.state.settings.policy.model_dump(mode="json")
     # Those that the session does not have are absent, and the usual priority and scope are not recorded.
     absent = {

@@ -115,6 +115,30 @@ def test_inputs_are_checked_before_they_are_committed() -> None:
     assert [event["content"] for event in session.events("rejected")] == ["first", "third", "fourth"]
 
 
+@pytest.mark.parametrize(
+    ("refusals", "texts"), [((None, None), ["a", "b"]), (("no", None), ["b"]), (("no", "never"), [])]
+)
+def test_a_follow_up_run_has_the_inputs_that_the_hooks_accept(
+    refusals: tuple[str | None, ...], texts: list[str]
+) -> None:
+    """The thread has the others, each with its reason. If none is accepted the request fails."""
+    session = begin("request")
+    session.ask()
+    answer(session, None)
+    session.steer("a")
+    session.steer("b")
+    session.fail()
+    assert [(item.kind, item.text) for item in get_check(session).items] == [("steer", "a"), ("steer", "b")]
+    answer(session, *refusals)
+    assert session.user_texts == ["hello", *texts]
+    rejected = [(event["content"], event["reason"]) for event in session.events("rejected")]
+    assert rejected == [
+        (text, f"refused_by_hook: {reason}") for text, reason in zip("ab", refusals, strict=True) if reason
+    ]
+    if not texts:
+        assert session.find_ending("followup:run-1") == ("failed", "refused_by_hook")
+
+
 def test_a_refused_tool_call_has_the_refusal_as_its_result() -> None:
     """The others run, with the arguments that a person has edited; what needs approval is approved first."""
     session = begin("tool", tools=("add", "ask_b", "c_outside"), approval_scope="round")

@@ -101,28 +101,39 @@ def test_an_input_may_be_for_a_request_that_has_joined_the_run() -> None:
 
 
 @pytest.mark.parametrize(("size", "count"), [(1, MAX_WAITING), (MAX_WAITING_BYTES // 4 - 500, 4)])
-@pytest.mark.parametrize("what", ["inputs", "joining messages", "queued messages"])
+@pytest.mark.parametrize("what", ["inputs", "inputs of parts", "joining messages", "queued messages"])
 def test_what_waits_has_a_limit(what: str, size: int, count: int) -> None:
     """64, or 512 KiB with all that a message brings, and one more is `queue_full`."""
     session = SessionHarness()
     session.ask()
     content = "é" * (size // 2) or "x"
 
-    def one_more() -> None:
-        if what == "inputs":
-            session.steer(content)
-        else:
-            session.do(MessageInput(content=content, on_busy="steer" if what == "joining messages" else "queue"), "r")
+    def send(number: int) -> None:
+        match what:
+            case "inputs":
+                session.steer(content)
+            case "inputs of parts":
+                session.do(SubmitInput(kind="steer", content=[{"type": "text", "text": content}]))
+            case _:
+                session.ask(content, f"r-{number}", on_busy="steer" if what == "joining messages" else "queue")
 
     for number in range(count):
-        if what == "inputs":
-            session.steer(content)
-        else:
-            session.ask(content, f"r-{number}", on_busy="steer" if what == "joining messages" else "queue")
+        send(number)
     state = session.state
     with pytest.raises(QueueFull):
-        one_more()
+        send(count)
     assert session.state is state
+
+
+def test_the_metadata_of_a_message_that_joins_take_room() -> None:
+    """Without them it fits."""
+    session, content = SessionHarness(), "x" * (MAX_WAITING_BYTES // 4)
+    session.ask()
+    for number in range(3):
+        session.ask(content, f"r-{number}", on_busy="steer")
+    with pytest.raises(QueueFull):
+        session.ask(content, "r-3", on_busy="steer", metadata={"a": "b"})
+    session.ask(content, "r-3", on_busy="steer")
 
 
 def test_messages_that_cannot_join_are_limited_as_the_queue_is() -> None:

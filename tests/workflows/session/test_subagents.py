@@ -209,6 +209,18 @@ def test_working_time_counts_once_and_waiting_time_never(worked: float, deadline
     assert session.state.run.clock.deadline == deadline
 
 
+def test_the_work_of_a_subagent_counts_in_its_round_alone() -> None:
+    """It worked while the clock ran. A later wait for a person does not count at all."""
+    session = waiting("look_agent", "add", request_timeout_seconds=100)
+    report(session, "tool00001", worked_seconds=20.0)
+    session.answer_call("tool00002", "3")
+    session.reply("", "order_outside")
+    session.time = 30
+    session.do(_submit("tool00003"))
+    assert session.state.run
+    assert session.state.run.clock.deadline == 130.0
+
+
 def test_a_subagent_reports_how_long_it_has_worked() -> None:
     """Without the time in which its own clock stood still."""
     session = SessionHarness(task=TASK, tools=TOOLS)

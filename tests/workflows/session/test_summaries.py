@@ -316,6 +316,17 @@ def test_a_message_meets_a_summary_in_the_making_as_it_meets_a_run() -> None:
     assert of.build_context(of.call).messages[-1]["content"] == "later"
 
 
+def test_a_summary_builds_on_a_snapshot_that_is_the_first_entry() -> None:
+    """A session applies operations before its configuration is prepared."""
+    of = SessionHarness(prepare=False, context_policy=POLICY)
+    of.operate("o-1")
+    of.answer_preparation()
+    assert of.entry_names == ["ai_context_operation", "config"]
+    take_turn(of, "question 0")
+    take_turn(of, "question 1")
+    assert summarize(of).builds_on == 0
+
+
 def test_a_compaction_puts_the_summary_under_the_lane() -> None:
     """The operation has the summary's source; later messages follow it, and its id is known from the start."""
     of = open_session()
@@ -335,14 +346,18 @@ def test_a_compaction_puts_the_summary_under_the_lane() -> None:
     ]  # fmt: skip
 
 
-def test_a_compaction_waits_for_the_run_and_what_waits_with_it_follows() -> None:
+@pytest.mark.parametrize("end", ["completed", "cancelled"])
+def test_a_compaction_waits_for_the_run_and_what_waits_with_it_follows(end: str) -> None:
     """After the run come the compaction, then the configuration change, then the queue."""
     of = open_session(on_busy="queue")
     of.ask("busy")
     of.operate("c-1", result_context=None, reason="compaction")
     of.configure(system_prompt="Another.")
     of.ask("queued")
-    of.reply("done")
+    if end == "completed":
+        of.reply("done")
+    else:
+        of.cancel()
     assert of.state.phase == "summarizing"
     answer_summary(of)
     assert of.entry_names[-3:] == ["ai_context_operation", "config", "user"]

@@ -12,10 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clew.contract.payloads import ForkPayload
+from clew_workflows.contract.content import Blob
 from clew_workflows.contract.lists import SEARCH_ATTRIBUTES, cut_keyword, cut_tags
 from clew_workflows.contract.messages import Citation, ProviderCall
 from clew_workflows.contract.outcomes import Usage
-from clew_workflows.protocol import RequestedTool
+from clew_workflows.protocol import (
+    ArchiveRef,
+    Archiving,
+    CheckBlobs,
+    Recall,
+    RequestedTool,
+    SignCheckpoint,
+    Thaw,
+)
 from clew_workflows.session import outside, ui
 from clew_workflows.session.state import Child, RequestedCall, State
 from clew_workflows.session.ui import escape, format_arguments, format_code, link_session, shorten
@@ -26,6 +35,8 @@ from tests.support.session_harness import UNKNOWN, SessionHarness
 
 
 BEAR = "\U0001f43b"
+ARCHIVE = ArchiveRef(execution="x", family="s-1", upto=7)
+BLOB: Blob = {"digest": "0" * 64, "media_type": "image/png", "bytes": 9}
 
 
 def test_model_calls_count_through_the_session() -> None:
@@ -50,6 +61,22 @@ def test_tool_calls_and_runs_have_names() -> None:
     session.reply("", "add")
     assert ui.label_run(session.state) is None
     assert [ui.make_label(call, session.state) for call in session.round.calls] == ["add {} · tool00001"]
+
+
+@pytest.mark.parametrize(
+    ("effect", "label"),
+    [
+        (Archiving(archive=ARCHIVE), "entries from 8"),
+        (Thaw(archive=ARCHIVE, state="s"), "entries up to 7"),
+        (Recall(archive=ARCHIVE, context_ref="draft", policies=(), before=5), "lane draft before 5"),
+        (SignCheckpoint(number=2, expires_seconds=9), "checkpoint 2"),
+        (CheckBlobs(family="s-1", blobs=(BLOB,)), "1 blob of a message"),
+        (CheckBlobs(family="s-1", blobs=(BLOB, BLOB)), "2 blobs of a message"),
+    ],
+)
+def test_work_on_the_archive_says_what_it_is_about(effect: Any, label: str) -> None:
+    """Its entries, its lane, or how many blobs it looks at."""
+    assert ui.make_label(effect, SessionHarness().state) == label
 
 
 def test_waits_name_the_calls() -> None:
@@ -170,7 +197,9 @@ def test_failures_are_told() -> None:
     session.answer_preparation(UNKNOWN)
     assert "⚠ `unknown_model` no such provider" in describe(session)
     session = SessionHarness()
+    assert "Pending Activities" not in describe(session)
     session.ask("go")
+    assert "Pending Activities" in describe(session)
     session.fail()
     assert "⚠ The last request failed: `bad_request` " in describe(session)
     session.ask("again")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic_core import to_json
 
-from clew.contract import ContextQuery, EntriesQuery, PendingMessage, TranscriptQuery, WindowQuery
+from clew.contract import ContextQuery, EntriesQuery, FollowQuery, PendingMessage, TranscriptQuery, WindowQuery
 from clew.contract.limits import MAX_MESSAGE_BYTES
 from clew.contract.payloads import OperationPayload
 from clew.errors import InvalidInput, InvalidTokenBudget
@@ -220,6 +220,31 @@ def test_entries_are_found_by_who_said_so() -> None:
     for source, content in (("ci", "a"), ("steer", "b")):
         (found,) = read_all_entries(session, source=source)
         assert found["payload"]["content"] == content
+
+
+def test_a_page_has_as_many_rows_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small rows count with what stands between them."""
+    monkeypatch.setattr(views, "MAX_PAGE_BYTES", 20_000)
+    session = SessionHarness()
+    for _ in range(200):
+        session.apply(decisions.reject(session.state, "x", "unknown", ""))
+    page = views.answer_entries(session.thread, EntriesQuery())
+    size, following = len(to_json(page["entries"])), session.thread[page["next_seq"]].as_dict()
+    assert size <= 20_000 <= size + len(to_json(following)) + 1
+
+
+def test_a_viewer_gets_the_new_entries_and_then_the_status() -> None:
+    """Without a seq it gets the status alone, which has the seq to go on from. A page before the last has none."""
+    session = open_session_with_tools()
+    seqs_and_revs = []
+    for from_seq in (None, 8, 10):
+        page = views.answer_follow(session.state, session.thread, FollowQuery(from_seq=from_seq))
+        seqs_and_revs.append(([entry["seq"] for entry in page["entries"]], page["status"]["rev"]))
+    assert seqs_and_revs == [([], 10), ([8, 9], 10), ([], 10)]
+    session = open_chat(*[(CONTENTS["plain"], "ok")] * 4)
+    first = views.answer_follow(session.state, session.thread, FollowQuery(from_seq=0))
+    assert "status" not in first
+    assert "status" in views.answer_follow(session.state, session.thread, FollowQuery(from_seq=first["next_seq"]))
 
 
 def test_a_transcript_is_what_was_said() -> None:
@@ -459,6 +484,8 @@ def test_a_preview_commits_nothing() -> None:
     assert (meta.entries_total, meta.entries_included) == (rev, 2)
     assert (meta.model, meta.budget) == ("openai:gpt-4o", session.state.settings.policy.budget)
     assert meta.max_output_tokens == session.state.settings.policy.reserve_output_tokens
+    earlier = views.build_projection(session.state, session.thread, query("two", at_seq=2)).meta
+    assert (earlier.basis_last_seq, earlier.entries_total, earlier.entries_included) == (2, 3, 2)
 
 
 def test_what_does_not_fit_is_answered() -> None:
@@ -466,14 +493,15 @@ def test_what_does_not_fit_is_answered() -> None:
     session = SessionHarness(table=True, context_policy=SHORT)
     shown = views.build_projection(session.state, session.thread, query("word " * 2000))
     meta = shown.meta
-    assert (shown.messages, meta.fits) == ([], False)
+    assert (shown.messages, meta.fits, meta.truncated) == ([], False, True)
     assert meta.overflow
     assert meta.overflow.part == "request"
     assert meta.overflow.needed > meta.overflow.available
     assert meta.estimated_tokens > (meta.budget or 0)
     assert meta.input_cost_usd is None
     roomy = query("word " * 2000, context_policy=ContextPolicy(max_input_tokens=100_000))
-    assert views.build_projection(session.state, session.thread, roomy).meta.fits
+    fitting = views.build_projection(session.state, session.thread, roomy).meta
+    assert (fitting.fits, fitting.estimated_tokens) == (True, meta.estimated_tokens)
     none = query("one", context_policy=ContextPolicy(max_input_tokens=50))
     with pytest.raises(InvalidTokenBudget):
         views.build_projection(session.state, session.thread, none)

@@ -188,7 +188,7 @@ def _pack(
 
 def _find_first_live_seq(state: State, thread: Thread, recent_entries: int) -> int:
     """Find the seq at which the live part begins. It has all entries that are not archived, and a few that are."""
-    seq = max((state.archive.upto if state.archive else -1) + 1, thread.first_seq)
+    seq = max(state.archive.upto + 1, thread.first_seq) if state.archive else thread.first_seq
     size = 0
     for entry in reversed(thread.slice(max(seq - recent_entries, thread.first_seq), seq - 1)):
         size += len(to_json(entry.as_dict()))

@@ -234,7 +234,7 @@ def _end_all(state: State, reason: str, at: Moment, explanation: str | None = No
     decision = decision.then(operations.drop_deferred, at, reason).then(configuration.drop_config, at, reason)
     ending = Ending("cancelled", reason, "drop")
     for request in decision.state.queue:
-        decision = decision.then(runs.close_unopened, at, request, ending, reason)
+        decision = decision.then(runs.close_unopened, at, request, ending)
     return decision
 
 

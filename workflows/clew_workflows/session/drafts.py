@@ -363,9 +363,11 @@ def draft_withdrawal(run: Run) -> Draft:
     return Draft(payload, make_run_refs(run))
 
 
-def draft_unopened(request: Request, event: Literal["rejected", "dropped"], reason: str) -> tuple[Draft, ...]:
+def draft_unopened(request: Request, ending: Ending) -> tuple[Draft, ...]:
     """Draft the `input` entries of a request that never ran: its message, or the inputs of a follow-up run."""
-    request_id = request.request_id
+    request_id, failure = request.request_id, ending.failure
+    event: Literal["rejected", "dropped"] = "rejected" if failure else "dropped"
+    reason = f"{failure.type}: {failure.message}" if failure else ending.reason
     if not request.inputs:
         return (draft_input(event, "message", reason, get_text(request.content), request_id=request_id),)
     return tuple(draft_unread(unread, event, reason, request_id) for unread in request.inputs)

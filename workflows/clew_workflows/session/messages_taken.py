@@ -144,7 +144,7 @@ def cancel_request(state: State, thread: Thread, command: CancelInput, at: Momen
         return dropped.then(runs.stop_run, at, ending), CancelReceipt(request_id=request_id, cancelled=True)
     for waiting in state.queue:
         if waiting.request_id == request_id:
-            closed = runs.close_unopened(state, at, waiting, ending, ending.reason)
+            closed = runs.close_unopened(state, at, waiting, ending)
             return closed, CancelReceipt(request_id=request_id, cancelled=True)
     return Decision(state), CancelReceipt(request_id=request_id, cancelled=False)
 

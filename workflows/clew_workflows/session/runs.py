@@ -593,8 +593,13 @@ def close_run(state: State, at: Moment, ending: Ending) -> Decision:
     return Decision(ended, (*closers, *withdrawn, *corrected, *unread.commit, *outcomes))
 
 
-def close_unopened(state: State, at: Moment, request: Request, ending: Ending, reason: str) -> Decision:
-    """End a queued request whose run has not begun: commit an excerpt of it with the reason, and its outcome."""
+def close_unopened(
+    state: State, at: Moment, request: Request, ending: Ending, excerpts: tuple[Draft, ...] = ()
+) -> Decision:
+    """End a queued request whose run has not begun: commit an excerpt of it with the reason, and its outcome.
+
+    `excerpts`: those of inputs that have reasons of their own.
+    """
     counters = replace(state.counters, runs=state.counters.runs + 1)
     run = Run(f"run-{counters.runs}", request, Clock(at.time), at.rev)
     # Without an active run, the waiting inputs belong to the first request of the queue.
@@ -602,7 +607,7 @@ def close_unopened(state: State, at: Moment, request: Request, ending: Ending, r
     queue = tuple(waiting for waiting in state.queue if waiting is not request)
     remaining = replace(state, queue=queue, counters=counters)
     unread = _leave_unread(remaining, run, ending) if is_next and remaining.inbox else Decision(remaining)
-    excerpts = drafts.draft_unopened(request, "rejected" if ending.failure else "dropped", reason)
+    excerpts = excerpts or drafts.draft_unopened(request, ending)
     errors = (drafts.draft_error(run, ending.failure),) if ending.failure else ()
     outcome = drafts.draft_run(run, request.request_id, ending)
     return Decision(unread.state, (*unread.commit, *excerpts, *errors, outcome))
@@ -685,17 +690,16 @@ def _take_request_answer(state: State, at: Moment, answer: HooksAnswered) -> Dec
     if not refusals:
         return open_run(following, at, request, checked=True)
     checked = tuple(zip(request.inputs, answer.refusals, strict=True)) if request.inputs else ()
+    entries = tuple(hooks.draft_refused(unread, reason, answer) for unread, reason in checked if reason is not None)
     if kept := tuple(unread for unread, reason in checked if reason is None):
-        entries = tuple(
-            hooks.draft_refused(unread, reason, answer) for unread, reason in checked if reason is not None
-        )
         remaining = replace(request, inputs=kept)
         return Decision(following, entries).then(open_run, at, remaining, checked=True)
-    return _fail_request(state, at, request, hooks.make_refusal(refusals[0]))
+    return _fail_request(state, at, request, hooks.make_refusal(refusals[0]), entries)
 
 
-def _fail_request(state: State, at: Moment, request: Request, failure: Failure) -> Decision:
+def _fail_request(
+    state: State, at: Moment, request: Request, failure: Failure, excerpts: tuple[Draft, ...] = ()
+) -> Decision:
     """Commit what the thread has of a request whose message was not accepted: an excerpt, the error, the outcome."""
     ending = Ending("failed", failure.type, failure=failure)
-    reason = f"{failure.type}: {failure.message}"
-    return close_unopened(state, at, request, ending, reason).then(follow_end, at)
+    return close_unopened(state, at, request, ending, excerpts).then(follow_end, at)

@@ -334,8 +334,9 @@ class Lane:
             # The gap was counted with these messages, and chosen for their run.
             if first <= self.gap.newest_seq:
                 self.gap = replace(self.gap, sizes=())
-            # Of the run before, messages may be in the gap, unless it begins after it.
-            if (start := max(self.run_starts, default=-1)) <= self.gap.newest_seq:
+            # Of the run before, messages may be in the gap, unless another run has a message between them.
+            start = max(self.run_starts, default=-1)
+            if bisect_left(self.turn_starts, start) <= bisect_right(self.turn_starts, self.gap.newest_seq):
                 self.gap = replace(self.gap, dropped_user_seq=start)
 
     def _add_message(self, entry: Entry) -> None:

@@ -25,6 +25,7 @@ from tests.support.generated_threads import (
     Steered,
     Step,
     Turn,
+    Withdrawn,
     histories,
     policies,
     write,
@@ -90,6 +91,20 @@ def test_a_correction_after_a_context_takes_nothing_from_it() -> None:
     policy = ContextPolicy(max_input_tokens=100, reserve_output_tokens=0, keep_last_turns=0)
     reduced = without(full, full.last_seq, 1, retain(full, 1, {"default": [policy]}, PLENTY, 10))
     assert answer(reduced, policy, "default", 10) == answer(full, policy, "default", 10)
+
+
+def test_after_a_withdrawal_the_run_before_is_not_taken_for_what_is_left_of_it() -> None:
+    """Its first message is in the archive alone, and a later one of the user is the first that the thread has."""
+    turns, cut = [Turn("default", "", [], "yes")] * 3, Turn("default", "", [1, 1], None)
+    full = write([*turns, cut, Steered("default", ""), Withdrawn("default", 2, True)])
+    policy = ContextPolicy(
+        max_input_tokens=30, reserve_output_tokens=0, keep_last_turns=0, window="epoch", summarization="none"
+    )
+    now = full.last_seq - 2
+    reduced = without(full, now, 7, retain(Thread(full.slice(0, now)), 7, {"default": [policy]}, PLENTY))
+    for entry in full.slice(now + 1, full.last_seq):
+        reduced.append(entry)
+    assert answer(reduced, policy, "default") == "archived"
 
 
 @examples(300)
@@ -168,6 +183,19 @@ def test_results_that_are_truncated_to_what_is_left_need_what_is_before_them() -
     assert answer(reduced, policy, DEFAULT_LANE) == answer(loaded, policy, DEFAULT_LANE) == context
     assert isinstance(context, Projection)
     assert len(context.messages) == 7
+
+
+def test_a_snapshot_that_is_the_first_entry_is_kept() -> None:
+    """Contexts begin with it, however long ago it was put under the lane."""
+    policy = ContextPolicy(max_input_tokens=100, reserve_output_tokens=0, summarization="none")
+    writer = Writer()
+    writer.replace([user_says("before")])
+    full = writer.talk(user_says("hello"), assistant_says("yes")).thread
+    reduced = without(full, full.last_seq, full.rev, retain(full, full.rev, {DEFAULT_LANE: [policy]}, PLENTY))
+    loaded = part(full, full.last_seq, None, policy)
+    context = answer(full, policy, DEFAULT_LANE)
+    assert answer(reduced, policy, DEFAULT_LANE) == answer(loaded, policy, DEFAULT_LANE) == context
+    assert "before" in str(context)
 
 
 @pytest.mark.parametrize(("held_from", "first"), [(2, 2), (3, 3), (4, 3), (5, 3), (6, 6)])
@@ -261,6 +289,21 @@ def test_all_that_the_newest_runs_user_said_is_kept() -> None:
     assert answer(reduced, replace_budget(policy, 40), DEFAULT_LANE) == answer(
         writer.thread, replace_budget(policy, 40), DEFAULT_LANE
     )
+
+
+def test_the_first_and_the_newest_words_of_a_run_need_no_room() -> None:
+    """They are kept beside a window that takes all of it."""
+    policy = ContextPolicy(max_input_tokens=40, reserve_output_tokens=0, summarization="none")
+    writer = Writer().talk(user_says("before"), assistant_says("yes"), run="r1")
+    writer.talk(user_says("do it"), *[assistant_says("well")] * 9, user_says("and now?"), run="r2")
+    full, needs = writer.talk(assistant_says("done"), run="r2").thread, {DEFAULT_LANE: [policy]}
+    kept = retain(full, full.rev, needs, PLENTY).entries
+    assert [entry.seq for entry in kept][:2] == [2, 10]
+    room = sum(len(to_json(entry.as_dict())) for entry in kept[1:])
+    retained = retain(full, full.rev, needs, room)
+    assert retained.entries == kept
+    reduced = without(full, full.last_seq, full.rev, retained)
+    assert answer(reduced, policy, DEFAULT_LANE) == answer(full, policy, DEFAULT_LANE) != "archived"
 
 
 @pytest.mark.parametrize("is_alone", [True, False])

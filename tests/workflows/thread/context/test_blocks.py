@@ -541,6 +541,28 @@ def test_a_media_marker_has_no_more_tokens_than_it_counts(name: str, title: str,
         assert load_encoding(name).count(text) <= count_media_marker(part)
 
 
+def test_a_result_whose_media_do_not_fit_keeps_all_of_its_text() -> None:
+    """It says of no text that it is left out."""
+    content: list[Part] = [{"type": "text", "text": "Two images."}, show(0), show(1)]
+    writer = Writer().talk(user_says("go"), assistant_calls("x"), tool_returns("x", content))
+    context = project_thread(writer.thread, ContextPolicy(max_input_tokens=2000, reserve_output_tokens=0))
+    assert list_shown(context) == ["0.png"]
+    assert context.messages[-1]["content"][0] == {"type": "text", "text": get_text(content)}
+
+
+def test_the_media_of_a_truncated_result_are_listed_where_they_are_then() -> None:
+    """Those of the other results of its round stay."""
+    writer = Writer().talk(user_says("look"), assistant_calls("x", "y"))
+    for number, text in enumerate((LONG * 20, "short")):
+        content: list[Part] = [{"type": "text", "text": text}, {"type": "text", "text": text}, show(number)]
+        writer.message(tool_returns("xy"[number], content))
+    view = LaneView(ProjectionInput(writer.thread, ContextPolicy()))
+    (block, _) = view.iterate_blocks()
+    assert [(media.message, media.index) for media in block.media] == [(1, 2), (2, 2)]
+    (truncated,) = view.truncator.truncate_to_room([block], block.tokens - 1000)
+    assert [(media.message, media.index) for media in truncated.media] == [(1, 1), (2, 2)]
+
+
 def test_a_truncated_result_keeps_the_media_that_fit() -> None:
     """Its text names all of them, and is truncated before they are left out."""
     writer = Writer().talk(user_says("go"), assistant_calls("tool-a"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import accumulate
 
 import pytest
 from hypothesis import given
@@ -149,3 +150,14 @@ def test_a_lane_has_no_withdrawn_messages() -> None:
     for entry in writer.thread:
         rebuilt.add(entry)
     assert rebuilt.message_seqs == [0, 4]
+
+
+def test_blocks_are_measured_with_all_that_comes_after_them() -> None:
+    """Those of a snapshot, too."""
+    writer = Writer()
+    writer.replace([user_says("a question"), assistant_says("an answer")])
+    view = LaneView(ProjectionInput(writer.talk(user_says("and now?")).thread, ContextPolicy()))
+    measured = [(messages, tokens) for _, messages, tokens in view.iterate_measured_blocks()]
+    sizes = accumulate(block.tokens for block in view.iterate_blocks())
+    assert measured == list(enumerate(sizes, 1))
+    assert measured[-1] == view.size
