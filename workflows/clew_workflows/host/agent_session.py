@@ -184,6 +184,9 @@ class AgentSession:
     @workflow.update(dynamic=True)
     async def update(self, name: str, args: Sequence[RawValue]) -> dict[str, Any]:
         """Handle any update. The validator has refused most of what cannot be done; the rest is refused here."""
+        if self._key_missing:
+            raise self._key_missing
+        self._runtime.note_handled()
         self._runtime.fullness.updates += 1
         update_id = self._update_id()
         command = self._validated.pop(update_id, None)
@@ -228,7 +231,10 @@ class AgentSession:
     @workflow.signal(dynamic=True)
     async def signal(self, name: str, args: Sequence[RawValue]) -> None:
         """Handle any signal. One that cannot be decoded becomes an `input` entry."""
-        if self._refusal or self._runtime.state.closed:
+        if self._refusal:
+            return
+        self._runtime.note_handled()
+        if self._runtime.state.closed:
             return
         self._runtime.fullness.signals += 1
         if self._intake.leave_out(name):

@@ -160,6 +160,7 @@ class Runtime:
         self.unconfirmed = 0
         self.reconcile: Callable[[], None] = _wait_for_begin
         self._commands = TaskCommands()
+        self._has_handled = False
         self._settling: asyncio.Handle | None = None
         self._waits: dict[asyncio.Future[None], Callable[[], bool]] = {}
         self._error: BaseException | None = None
@@ -197,8 +198,13 @@ class Runtime:
 
     def settle_soon(self) -> None:
         """Carry out what follows, and look at the waits, when the handlers that are ready have run."""
+        self.note_handled()
         if self._settling is None:
             self._settling = asyncio.get_running_loop().call_soon(self._settle)
+
+    def note_handled(self) -> None:
+        """Note that the current workflow task handles something that the history has."""
+        self._has_handled = True
 
     @property
     def is_settling(self) -> bool:
@@ -242,10 +248,16 @@ class Runtime:
             self._error = self._error or task.exception()
 
     def _end_task(self) -> bool:
-        """End a workflow task, when nothing is left to do: the only condition that is looked at in each."""
+        """End a workflow task, when nothing is left to do: the only condition that is looked at in each.
+
+        The SDK looks at it after the refusal of an update, too, before it hands over the task's timers and results. A
+        replay, which knows nothing of the update, does not: nothing may follow from that.
+        """
         if self._error is not None:
             raise self._error
-        self._commands.ensure()
+        if self._has_handled:
+            self._has_handled = False
+            self._commands.ensure()
         return False
 
     def project(self, query: ContextQuery) -> Projection:
