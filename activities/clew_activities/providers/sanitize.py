@@ -27,8 +27,7 @@ def clean(text: str) -> str:
 def parse_json(text: str) -> Any:
     """Parse a JSON text; None: it is `null`, malformed, or nested beyond the parser's depth."""
     try:
-        # Servers repeat names, and seldom values.
-        return from_json(text, cache_strings="keys")
+        return from_json(text)
     except (TypeError, ValueError):
         # The fast parser takes no lone surrogates, for which it raises TypeError, and not as many levels.
         with suppress(ValueError, RecursionError):

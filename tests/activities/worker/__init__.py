@@ -1,1 +1,6 @@
-"""Tests of the worker."""
+"""Tests of the worker.
+
+Tested in other modules:
+
+`parts`: test_assembly, test_plugin
+"""

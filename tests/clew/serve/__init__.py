@@ -4,6 +4,6 @@ Tested in other modules:
 
 `agents`: tests/clew/serve/openai/test_request_settings
 `answers`: test_sessions
-`blob_routes`: test_sessions
-`tracing`: test_service_process
+`blobs`: test_sessions
+`tracing`: test_running
 """

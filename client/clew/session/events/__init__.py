@@ -1,10 +1,12 @@
 """Following sessions: typed events, made from entries, statuses and heartbeats.
 
-`event_types` has the events. `feed` makes them, purely, from what a hub in `follow` reads: one hub serves all viewers
-of a session in this process. `history_polls` asks the server. `turn` folds events to the changes that faces encode.
+`types` has the events. `feed` makes them, purely, from what a hub in `follow` reads: one hub serves all viewers of a
+session in this process. `server` asks the server. `open_calls` folds events to the tool calls that wait.
 """
 
-from clew.session.events.event_types import (
+from clew.session.events.follow import follow_request, follow_session, wait_for_decision
+from clew.session.events.open_calls import OpenCalls
+from clew.session.events.types import (
     ApprovalRequired,
     EntryCommitted,
     Restarted,
@@ -19,14 +21,11 @@ from clew.session.events.event_types import (
     ToolProgressed,
     ToolStarted,
 )
-from clew.session.events.follow import follow_request, follow_session, read_live_status, wait_for_decision
-from clew.session.events.turn import Change, LiveTurn, Voided, Waits
 
 __all__ = [
     "ApprovalRequired",
-    "Change",
     "EntryCommitted",
-    "LiveTurn",
+    "OpenCalls",
     "Restarted",
     "ResultRequired",
     "Retrying",
@@ -38,10 +37,7 @@ __all__ = [
     "ToolFinished",
     "ToolProgressed",
     "ToolStarted",
-    "Voided",
-    "Waits",
     "follow_request",
     "follow_session",
-    "read_live_status",
     "wait_for_decision",
 ]

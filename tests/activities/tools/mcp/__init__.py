@@ -2,5 +2,5 @@
 
 Tested in other modules:
 
-`mcp_connection`: test_mcp_tools
+`connection`: test_tools
 """
