@@ -408,13 +408,8 @@ class Search:
         """Plan which texts the next tries leave out. Few: providers count the requests that they refuse for this."""
         new, old = self._list_texts()
         single = MAX_SINGLE["text"]
-        plan = [*self._plan_new_texts(), old[:single], old[single:], [*new, *old]]
+        plan = [*_plan_new_texts(new), old[:single], old[single:], [*new, *old]]
         return deque(dict.fromkeys(filter(None, map(tuple, plan))))
-
-    def _plan_new_texts(self) -> list[tuple[Item, ...]]:
-        """Plan how the texts that were never accepted are left out: the newest first, then all."""
-        new = self._list_texts()[0]
-        return [*((item,) for item in new[: MAX_SINGLE["text"]]), tuple(new)]
 
     def _make_plan(self, error: ItemRefused, candidates: Sequence[_Candidate], body: Mapping[str, Any]) -> Plan:
         """Plan what the next tries leave out, until the refusal is another one."""
@@ -437,7 +432,7 @@ class Search:
         plan += _list_steps(others, error)
         if kind is None and not named:
             # Providers refuse texts for their content in words of their own, too.
-            plan += self._plan_new_texts()
+            plan += _plan_new_texts(self._list_texts()[0])
         if kind is None and _VAGUE.search(error.words):
             # A session without its tools does nothing of what it is for, and yet answers: they are the last.
             schemas = tuple(item for one in candidates for item in one.steps if item[0] == "tool_schema")
@@ -445,6 +440,11 @@ class Search:
             rest = tuple(one.steps[-1] for one in others)
             plan += [schemas, (*schemas, *rest), tools, (*tools, *rest)]
         return deque(dict.fromkeys(filter(None, plan)))
+
+
+def _plan_new_texts(new: Sequence[Item]) -> list[tuple[Item, ...]]:
+    """Plan how the texts that were never accepted are left out: the newest first, then all."""
+    return [*((item,) for item in new[: MAX_SINGLE["text"]]), tuple(new)]
 
 
 def _list_steps(candidates: Sequence[_Candidate], error: ItemRefused) -> list[tuple[Item, ...]]:
