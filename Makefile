@@ -7,13 +7,13 @@ READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 INSTALL := $(PIP) install --require-hashes --only-binary :all:
 # A warning, for example about a link that leads nowhere, is an error. The variable silences an advertisement.
-BUILD_SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file docs/generate/mkdocs.yml
+BUILD_SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --config-file docs/generate/mkdocs.yml
 # pyright would ask a package index whether it is the newest.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 # The tests start hundreds of processes, which load compiled modules if those may be written.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo chat test test-all test-cluster test-others chaos search check deploy-tools client-suites \
+.PHONY: help setup demo chat test test-all test-cluster test-others chaos search mutants check deploy-tools client-suites \
 	pin-images deploy-servers local-cluster peers \
 	pages docs format record release-files release-check lock clean
 
@@ -46,6 +46,14 @@ chaos: $(READY) ## break everything at once and check what callers were promised
 
 search: $(READY) ## compare the contexts of random sessions with those of their complete threads (STEPS=100000 SEED=1)
 	$(BIN)/python -m tests.support.rolled_sessions --steps $(or $(STEPS),100000) --seed $(or $(SEED),1)
+
+mutants: $(VENV)/mutants/.ready ## run the core's tests against random mutants of it (COUNT=500 SEED=1 ONLY=session/runs)
+	PYTHONPATH=$(VENV)/mutants nice -n 19 $(BIN)/python -m tests.support.mutants --count $(or $(COUNT),500) \
+		--seed $(or $(SEED),1) --only '$(ONLY)'
+
+$(VENV)/mutants/.ready: constraints/mutants.txt $(READY)
+	$(INSTALL) --no-deps --target $(VENV)/mutants --upgrade -r constraints/mutants.txt
+	@touch $@
 
 check: $(READY) ## run ruff, mypy and pyright, and check the pages: what is generated, and all links
 	$(BIN)/ruff check
@@ -90,7 +98,7 @@ $(VENV)/peers/%/.ready: constraints/peers/%.txt $(READY)
 		-r constraints/peers/$*.txt
 	@touch $@
 
-pages: $(READY) ## generate docs/schemas and the tables of contract.md and models.md
+pages: $(READY) ## generate docs/schemas and the tables of models.md and serve.md
 	$(BIN)/python -m docs.generate
 
 docs: $(READY) ## build the pages as a site in site/, to be read without a network
@@ -135,6 +143,7 @@ lock: ## update constraints/*.txt (UPGRADE=1 moves to the newest versions)
 	$(LOCK) --no-deps constraints/model.in --output-file constraints/model.txt
 	$(LOCK) constraints/deploy.in --output-file constraints/deploy.txt
 	$(LOCK) constraints/clients.in --output-file constraints/clients.txt
+	$(LOCK) --no-deps constraints/mutants.in --output-file constraints/mutants.txt
 	$(LOCK) constraints/bench.in --constraints constraints/dev.txt --output-file constraints/bench.txt
 	set -e; for peer in $(PEERS); do $(LOCK) constraints/peers/$$peer.in --output-file constraints/peers/$$peer.txt; done
 

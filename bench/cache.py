@@ -44,7 +44,7 @@ from clew.contract import ModelOptions, SessionConfig
 from clew.contract.payloads import AssistantMessage, ConfigPayload, Payload, UserMessage
 from clew.local import model_server, temporal_server, worker_process
 from clew_activities.providers import ModelRequest, Provider, RedactedDecoder, Redaction, load_providers, stream
-from clew_activities.providers.errors import EmptyReply, OutputExhausted
+from clew_activities.providers.provider_errors import EmptyReply, OutputExhausted
 from clew_workflows.contract.tokens import load_encoding
 from clew_workflows.thread.context.contexts import build_context, rebuild_context
 from clew_workflows.thread.context.projection import Projection

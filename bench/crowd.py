@@ -26,7 +26,7 @@ from clew import Clew, Session
 from clew.local import Reply, scripted_model, temporal_server
 from clew_activities.archive import Store
 from clew_activities.providers import load_providers, make_http_client
-from clew_activities.worker import make_worker
+from clew_activities.worker import WorkerSettings, make_worker
 
 ROUNDS, CALLERS, TURNS = 4, 4, 50
 WATCH_SECONDS = 0.05
@@ -50,11 +50,12 @@ async def run_callers(client: Client, session_id: str, provider: str, seconds: S
     async with make_http_client() as http:
         worker = make_worker(
             client,
-            task_queue=session_id,
-            providers=load_providers({"CLEW_PROVIDER_BENCH_BASE_URL": provider}),
-            tools={},
-            http=http,
-            store=Store.from_url("memory://"),
+            WorkerSettings(
+                task_queue=session_id,
+                providers=load_providers({"CLEW_PROVIDER_BENCH_BASE_URL": provider}),
+                store=Store.from_url("memory://"),
+            ),
+            http,
         )
         async with worker:
             await Clew(client, session_id).open(session_id, model="bench:any", on_busy="queue")

@@ -25,7 +25,7 @@ from clew import Clew, Tool, tool
 from clew.local import Reply, ToolCall, scripted_model, temporal_server
 from clew_activities.archive import Store
 from clew_activities.providers import load_providers, make_http_client
-from clew_activities.worker import make_worker
+from clew_activities.worker import WorkerSettings, make_worker
 
 TURNS = 100
 
@@ -144,11 +144,13 @@ async def measure() -> tuple[Cost, Cost, Cost]:
         )
         ours = make_worker(
             clew.temporal,
-            task_queue="clew",
-            providers=providers,
-            tools=tools,
-            http=http,
-            store=Store.from_url("memory://"),
+            WorkerSettings(
+                task_queue="clew",
+                providers=providers,
+                tools=tools,
+                store=Store.from_url("memory://"),
+            ),
+            http,
         )
         async with ours, naive:
             reference, tool_round = await measure_by_reference(clew)

@@ -41,7 +41,7 @@ from clew.session.events import EntryCommitted, TextAdded
 from clew_activities.archive import Store
 from clew_activities.heartbeats import LATER_SHOWN_SECONDS
 from clew_activities.providers import load_providers, make_http_client
-from clew_activities.worker import make_worker
+from clew_activities.worker import WorkerSettings, make_worker
 
 VIEWERS = (1, 20, 200)
 WORDS, WORDS_PER_SECOND = 200, 20
@@ -296,11 +296,12 @@ async def measure() -> tuple[dict[str, dict[int, Measures]], Counter[str]]:
         clew, watching = await Clew.connect(server.address), await Clew.connect(server.address)
         sessions = make_worker(
             clew.temporal,
-            task_queue=clew.task_queue,
-            providers=load_providers({"CLEW_PROVIDER_BENCH_BASE_URL": url}),
-            tools={},
-            http=http,
-            store=Store.from_url("memory://"),
+            WorkerSettings(
+                task_queue=clew.task_queue,
+                providers=load_providers({"CLEW_PROVIDER_BENCH_BASE_URL": url}),
+                store=Store.from_url("memory://"),
+            ),
+            http,
         )
         streams = Worker(
             clew.temporal,

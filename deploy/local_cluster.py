@@ -30,7 +30,7 @@ from temporalio.service import RPCError
 
 from clew.local import StartFailed, TemporalServer, Worker, model_server, worker_process
 from clew.local.child import LOOPBACK, Child, accepts_connections, child_process, free_ports, is_taken
-from clew_activities.worker.assembly import ALL_WORK
+from clew_activities.worker.environment import ALL_WORK
 from deploy.servers.programs import Programs, find_programs
 
 COMPOSE = Path(__file__).with_name("compose.yaml")

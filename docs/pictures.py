@@ -18,8 +18,8 @@ from playwright.async_api import Browser, Page
 from clew import Agent, Clew, Image, Session, tool
 from clew.local import Reply, ToolCall
 from clew.report.making import make_report
-from clew.report.media import MediaCollector
-from clew.report.rendering import render_page
+from clew.report.page_document import render_page
+from clew.report.page_media import MediaCollector
 from docs.screenshots import IMAGES, SETTLE, Shot, open_page, run_stack
 from examples.web import service
 from tests.support.browser import open_browser

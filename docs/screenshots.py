@@ -25,13 +25,13 @@ from clew import Agent, Clew, RequestFailed, tool
 from clew.local import Reply, TemporalServer, ToolCall, scripted_model, temporal_server
 from clew.local.scripted import Script
 from clew.serve import Keys, ServeSettings, make_app
-from clew.serve.tenants import ALL_TENANTS
+from clew.serve.error_words import ALL_TENANTS
 from clew.session.namespace import setup_namespace
 from clew.tools import external_tool
 from clew_activities.archive import Store
 from clew_activities.providers import load_providers, make_http_client
 from clew_activities.tools.registry import collect_tools
-from clew_activities.worker import make_worker
+from clew_activities.worker import WorkerSettings, make_worker
 from tests.support.browser import open_browser
 from tests.support.serving import make_key
 from tests.support.web import serve as serve_app
@@ -113,12 +113,14 @@ async def run_stack(script: Script, *agents: Agent) -> AsyncIterator[tuple[Tempo
         await setup_namespace(clew.temporal)
         worker = make_worker(
             clew.temporal,
-            task_queue=clew.task_queue,
-            providers=load_providers({"OPENAI_BASE_URL": model.base_url}),
-            tools=collect_tools([]),
-            agents=agents,
-            http=http,
-            store=Store.from_url("memory://"),
+            WorkerSettings(
+                task_queue=clew.task_queue,
+                providers=load_providers({"OPENAI_BASE_URL": model.base_url}),
+                tools=collect_tools([]),
+                agents=agents,
+                store=Store.from_url("memory://"),
+            ),
+            http,
         )
         async with worker:
             yield server, clew

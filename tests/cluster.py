@@ -24,7 +24,7 @@ TESTS = (
     "tests/audit/test_exports.py",
     "tests/audit/test_recovery.py",
     "tests/clew/session/test_handle.py",
-    "tests/clew/session/test_listing.py",
+    "tests/clew/session/test_session_lists.py",
     "tests/clew/session/test_request.py",
     "tests/contract",
     "tests/deploy/test_local_cluster.py",

@@ -21,7 +21,7 @@ from clew.contract import TASK_QUEUE
 from clew.local import TemporalServer, scripted_model, temporal_server
 from clew.local.scripted import Script
 from clew_activities.archive import Store
-from clew_activities.tools.mcp import connection
+from clew_activities.tools.mcp import mcp_connection
 from tests.support.cluster import find_cluster
 from tests.support.examples import register_profiles
 from tests.support.rolling import QUICK_ROLLOVERS
@@ -71,7 +71,7 @@ def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, py
 @pytest.fixture
 def patient_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give MCP servers the time to start that a busy machine needs."""
-    monkeypatch.setattr(connection, "CONNECT_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(mcp_connection, "CONNECT_SECONDS", PATIENCE_SECONDS)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -37,6 +37,7 @@ ORDER = (
     "clew.limited_process",
     "clew.tools",
     "clew.agents",
+    "clew.comparison",
     "clew.report",
     "clew.session",
     "clew.schedules",
@@ -59,6 +60,7 @@ PURE = (
     "clew_workflows.session",
     "clew.tools",
     "clew.agents",
+    "clew.comparison",
     "clew.report",
 )
 """The packages that import nothing from `temporalio`."""
@@ -78,7 +80,6 @@ WITH_EFFECTS = (
 """The modules that have them although they lie beside what workflows run."""
 IN_WORKFLOWS = (
     "task_commands",
-    "noted_task",
     "slow_timers",
     "wrapped_converter",
     "storage_references",

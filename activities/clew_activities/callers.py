@@ -12,7 +12,7 @@ from clew.session.connection import Clew
 from clew.session.request import Request
 from clew.session.session import Session
 from clew.session.transport import dump_input, make_input
-from clew_activities.archive.errors import translate_refusals
+from clew_activities.archive.archive_errors import translate_refusals
 from clew_activities.heartbeats import send_heartbeats
 from clew_workflows.contract import SessionConfig
 from clew_workflows.contract.calls import (

@@ -23,8 +23,9 @@ from clew.child_process import Limits, run_child
 from clew_activities import inspection_process
 from clew_activities.file_types import find_encoding, find_text_type, find_type, name_refused
 from clew_activities.inspection_process import MAX_LENGTH_SECONDS, MAX_PAGES
-from clew_workflows.contract.content import MAX_BLOB_BYTES, is_text_type
+from clew_workflows.contract.content import is_text_type
 from clew_workflows.contract.errors import ContentMismatch, TooLarge, UnsupportedContent
+from clew_workflows.contract.limits import MAX_BLOB_BYTES
 
 MAX_SIDE = 100_000
 """Most pixels of an image from left to right, and from top to bottom."""

@@ -10,8 +10,9 @@ import wave
 from dataclasses import dataclass
 from typing import Any
 
-from clew_workflows.contract.content import MAX_BLOB_BYTES, Blob, MediaKind, Part
-from clew_workflows.session.media import check_kinds
+from clew_workflows.contract.content import Blob, MediaKind, Part
+from clew_workflows.contract.limits import MAX_BLOB_BYTES
+from clew_workflows.session.named_blobs import check_kinds
 
 _MAX_REASON = 500
 """Characters of the reason why a part is not there."""

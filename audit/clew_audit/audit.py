@@ -12,7 +12,7 @@ from temporalio.service import RPCError
 from clew import Clew
 from clew.session.session import Session
 from clew_activities.archive import Archive, Head, ObjectDamaged, ObjectMissing
-from clew_activities.archive.blobs import Blobs
+from clew_activities.archive.blob_store import Blobs
 from clew_audit import histories
 from clew_audit.differences import Calls, Difference, JoinedThread, Origin, verify_calls
 from clew_audit.histories import Run, SavedHistories, ServerHistories

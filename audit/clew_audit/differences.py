@@ -17,9 +17,9 @@ from clew_activities.model.summary_calls import (
     rebuild_calls,
 )
 from clew_activities.providers.encoders import compare_request, list_needed_blobs, make_cache_key
-from clew_activities.providers.errors import ProviderError
 from clew_activities.providers.interface import ModelRequest
-from clew_activities.providers.refusals import leave_out
+from clew_activities.providers.provider_errors import ProviderError
+from clew_activities.providers.refused_parts import leave_out
 from clew_workflows.contract import ModelOptions
 from clew_workflows.contract.errors import Archived, ClewError, NewerVersion
 from clew_workflows.contract.payloads import Recipe, SentRequest, SummaryRecipe

@@ -26,7 +26,7 @@ from temporalio.client import Client
 from clew.session.connection import validate_session_id
 from clew.session.handle import SessionHandle
 from clew_activities.archive import Archive, Head, ObjectDamaged, ObjectMissing
-from clew_activities.archive.blobs import Blobs, list_blobs
+from clew_activities.archive.blob_store import Blobs, list_blobs
 from clew_activities.archive.formats import hash_bytes
 from clew_activities.tools.stored_results import MAX_STORED_BYTES, find_stored_result
 from clew_audit import recovery
@@ -34,8 +34,9 @@ from clew_audit.json_lines import FileDamaged, LineReader, LineWriter, encode_li
 from clew_audit.state_builder import StateBuilder
 from clew_audit.verification import translate_archive_errors, translate_store_errors
 from clew_workflows.contract import TASK_QUEUE, EntriesQuery
-from clew_workflows.contract.content import MAX_BLOB_BYTES, Blob
+from clew_workflows.contract.content import Blob
 from clew_workflows.contract.errors import NotFound, Refusal, ThreadMismatch, UnknownBlob
+from clew_workflows.contract.limits import MAX_BLOB_BYTES
 from clew_workflows.contract.messages import canonicalize
 from clew_workflows.encryption import NO_ENCRYPTION, Sealer, find_sealer
 from clew_workflows.protocol import ArchiveRef

@@ -29,7 +29,7 @@ from clew_workflows.contract.payloads import (
 )
 from clew_workflows.contract.policy import resolve
 from clew_workflows.protocol import TOOL_CALL_ID, ArchiveRef
-from clew_workflows.session import budgets, carried, configuration, drafts, inputs
+from clew_workflows.session import budgets, carried, configuration, drafts, messages_taken
 from clew_workflows.session.advance import Session
 from clew_workflows.session.state import (
     MAX_KNOWN_OPS,
@@ -136,7 +136,7 @@ class StateBuilder:
     def _note_input(self, input_id: str, request_id: str) -> None:
         self._count("input", input_id)
         self._receipts[input_id] = InputReceipt(input_id=input_id, request_id=request_id, position=1)
-        if len(self._receipts) > inputs.MAX_RECEIPTS:
+        if len(self._receipts) > messages_taken.MAX_RECEIPTS:
             del self._receipts[next(iter(self._receipts))]
 
     def _note_operation(self, entry: Entry, applied: OperationPayload) -> None:
@@ -279,7 +279,7 @@ class _OpenRun:
             return None
         config = state.settings.config
         request = Request(
-            unanswered[0], "", self._context_ref, state.settings.model, ModelOptions(), None,
+            unanswered[0], "", self._context_ref, state.settings.model, ModelOptions(), state.settings.policy, None,
             config.max_iterations, config.request_timeout_seconds,
         )  # fmt: skip
         return Run(

@@ -17,8 +17,8 @@ from clew_activities.archive import (
     StoreUnavailable,
     ThreadMismatch,
 )
-from clew_activities.archive.blobs import Blobs, list_blobs
-from clew_activities.archive.errors import KeyMissing
+from clew_activities.archive.archive_errors import KeyMissing
+from clew_activities.archive.blob_store import Blobs, list_blobs
 from clew_activities.tools.stored_results import find_stored_result
 from clew_workflows.contract import errors
 from clew_workflows.contract.errors import (

@@ -12,7 +12,7 @@ from bench.peers.temporal import measure_runs
 from clew import Clew, ContextPolicy, Session, tool
 from clew_activities.archive import Store
 from clew_activities.providers import load_providers, make_http_client
-from clew_activities.worker import make_worker
+from clew_activities.worker import WorkerSettings, make_worker
 
 PACKAGES = ("clew", "temporalio")
 # All of the conversation is in every context, as with the other agents.
@@ -62,11 +62,13 @@ async def open_peer(options: Options) -> AsyncIterator[Peer]:
     async with make_http_client() as http:
         worker = make_worker(
             clew.temporal,
-            task_queue="clew",
-            providers=load_providers({"CLEW_PROVIDER_BENCH_BASE_URL": options.model}),
-            tools={"look_up": tool(look_up)},
-            http=http,
-            store=Store.from_url(store.as_uri()),
+            WorkerSettings(
+                task_queue="clew",
+                providers=load_providers({"CLEW_PROVIDER_BENCH_BASE_URL": options.model}),
+                tools={"look_up": tool(look_up)},
+                store=Store.from_url(store.as_uri()),
+            ),
+            http,
         )
         async with worker:
             yield ClewPeer(clew, store)

@@ -14,17 +14,10 @@ from pydantic import ValidationError
 
 from clew.tools import ToolDefinition, make_tool
 from clew.tools.definition import EXTERNAL_TIMEOUT_SECONDS, WaitSettings, make_spec
-from clew_workflows.contract import (
-    MAX_SYSTEM_PROMPT_BYTES,
-    ApprovalScope,
-    ContextPolicy,
-    Limits,
-    ModelOptions,
-    OnBusy,
-    SessionConfig,
-)
+from clew_workflows.contract import ApprovalScope, ContextPolicy, Limits, ModelOptions, OnBusy, SessionConfig
 from clew_workflows.contract.config import ProviderTool, Steering
 from clew_workflows.contract.errors import Refusal
+from clew_workflows.contract.limits import MAX_SYSTEM_PROMPT_BYTES
 from clew_workflows.contract.names import AGENT_NAME, BUILT_IN_TOOLS, is_selected
 from clew_workflows.contract.policy import resolve
 from clew_workflows.contract.validation import translate_validation_error

@@ -20,10 +20,11 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, TypedDict, Unpack, cast, get_args
+from typing import Annotated, Any, Literal, TypedDict, Unpack, cast, get_args
 
+from pydantic import PlainSerializer
 from temporalio.client import (
     Schedule,
     ScheduleActionExecutionStartWorkflow,
@@ -32,9 +33,11 @@ from temporalio.client import (
     ScheduleAlreadyRunningError,
     ScheduleDescription,
     ScheduleHandle,
+    ScheduleInfo,
     ScheduleIntervalSpec,
     ScheduleListActionStartWorkflow,
-    ScheduleListDescription,
+    ScheduleListInfo,
+    ScheduleListSchedule,
     ScheduleOverlapPolicy,
     SchedulePolicy,
     ScheduleSpec,
@@ -48,12 +51,13 @@ from temporalio.service import RPCError, RPCStatusCode
 from clew.agents import Agent
 from clew.session.connection import Clew
 from clew.session.handle import SERVICE_PREFIX
-from clew.session.options import MessageOptions, SessionOptions
-from clew.session.transport import dump_input, make_input, translate_error
+from clew.session.keywords import MessageOptions, SessionOptions
+from clew.session.transport import drop_absent, dump_input, make_input, translate_error
 from clew_workflows.contract import SEND_WORKFLOW, SendMessageInput
 from clew_workflows.contract.config import make_fairness_key
 from clew_workflows.contract.content import Content
 from clew_workflows.contract.errors import ClewError, InvalidInput, NotFound
+from clew_workflows.contract.outcomes import Output
 
 Overlap = Literal["skip", "buffer_one", "buffer_all", "cancel_other", "terminate_other", "allow_all"]
 """What the server does at a time when the workflow of an earlier time still runs."""
@@ -144,8 +148,15 @@ class UpdateOptions(Times, Message, total=False):
     content: Content | None
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduledRun:
+def _format_time(at: datetime) -> str:
+    return at.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+_Moment = Annotated[datetime, PlainSerializer(_format_time)]
+_Seconds = PlainSerializer(timedelta.total_seconds)
+
+
+class ScheduledRun(Output):
     """A time at which a schedule has started its workflow.
 
     Attributes:
@@ -154,21 +165,12 @@ class ScheduledRun:
         workflow_id: The workflow, which is the id of the request, too.
     """
 
-    scheduled_at: datetime
-    started_at: datetime
+    scheduled_at: _Moment
+    started_at: _Moment
     workflow_id: str
 
-    def as_dict(self) -> dict[str, Any]:
-        """The run as a JSON object."""
-        return {
-            "scheduled_at": _format_time(self.scheduled_at),
-            "started_at": _format_time(self.started_at),
-            "workflow_id": self.workflow_id,
-        }
 
-
-@dataclass(frozen=True, slots=True)
-class ScheduleSummary:
+class ScheduleSummary(Output):
     """A schedule in a list.
 
     Attributes:
@@ -184,24 +186,11 @@ class ScheduleSummary:
     paused: bool
     note: str | None
     times: tuple[str, ...]
-    next_at: datetime | None
+    next_at: _Moment | None
     last: ScheduledRun | None
 
-    def as_dict(self) -> dict[str, Any]:
-        """The summary as a JSON object, without absent fields."""
-        value: dict[str, Any] = {
-            "schedule_id": self.schedule_id,
-            "paused": self.paused,
-            "note": self.note,
-            "times": list(self.times),
-            "next_at": _format_time(self.next_at) if self.next_at else None,
-            "last": self.last.as_dict() if self.last else None,
-        }
-        return {name: each for name, each in value.items() if each is not None}
 
-
-@dataclass(frozen=True, slots=True)
-class ScheduleDetails:
+class ScheduleDetails(Output):
     """All of a schedule.
 
     Attributes:
@@ -209,68 +198,46 @@ class ScheduleDetails:
         message: The message and its session.
         task_queue: The sessions' task queue.
         overlap: What happens with times that overlap.
-        catch_up: How late a missed time is still used.
         pause_on_failure: Whether a failure pauses it.
         time_zone: The time zone of its cron expressions; None: UTC.
-        jitter: The most by which a time is later.
-        start_at: The earliest time.
-        end_at: The latest time.
-        next: The next times.
-        recent: The newest runs, the oldest first.
-        running: The workflows that have not ended.
         runs: The number of runs.
         skipped: The number of times that were skipped because of an overlap.
         missed: The number of times that were missed for longer than `catch_up`.
+        catch_up: How late a missed time is still used.
+        jitter: The most by which a time is later.
+        start_at: The earliest time.
+        end_at: The latest time.
         created_at: When it was made.
         updated_at: When it was changed; None: never.
+        next: The next times.
+        recent: The newest runs, the oldest first.
+        running: The workflows that have not ended.
     """
 
     summary: ScheduleSummary
-    message: SendMessageInput
+    message: Annotated[SendMessageInput, PlainSerializer(dump_input)]
     task_queue: str
     overlap: Overlap
-    catch_up: timedelta
     pause_on_failure: bool
     time_zone: str | None
-    jitter: timedelta | None
-    start_at: datetime | None
-    end_at: datetime | None
-    next: tuple[datetime, ...]
-    recent: tuple[ScheduledRun, ...]
-    running: tuple[str, ...]
     runs: int
     skipped: int
     missed: int
-    created_at: datetime
-    updated_at: datetime | None
+    catch_up: Annotated[timedelta, _Seconds]
+    jitter: Annotated[timedelta, _Seconds] | None
+    start_at: _Moment | None
+    end_at: _Moment | None
+    created_at: _Moment
+    updated_at: _Moment | None
+    next: tuple[_Moment, ...]
+    recent: tuple[ScheduledRun, ...]
+    running: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """The schedule as a JSON object, without absent fields."""
-        moments = {
-            name: _format_time(at)
-            for name in ("start_at", "end_at", "created_at", "updated_at")
-            if (at := getattr(self, name)) is not None
-        }
-        durations = {
-            f"{name}_seconds": each.total_seconds()
-            for name in ("catch_up", "jitter")
-            if (each := getattr(self, name)) is not None
-        }
-        plain = {
-            name: getattr(self, name)
-            for name in ("task_queue", "overlap", "pause_on_failure", "time_zone", "runs", "skipped", "missed")
-            if getattr(self, name) is not None
-        }
-        return {
-            **self.summary.as_dict(),
-            "message": dump_input(self.message),
-            **plain,
-            **durations,
-            **moments,
-            "next": [_format_time(at) for at in self.next],
-            "recent": [run.as_dict() for run in self.recent],
-            "running": list(self.running),
-        }
+        """The schedule as a JSON object, without absent fields. Durations are in seconds, and their names say so."""
+        value = super().as_dict()
+        durations = {f"{name}_seconds": value.pop(name) for name in ("catch_up", "jitter") if name in value}
+        return {**value.pop("summary"), **value, **durations}
 
 
 class Schedules:
@@ -295,7 +262,7 @@ class Schedules:
             raise InvalidInput(
                 f"a schedule's id has 1 to {MAX_ID_CHARACTERS} characters of letters, digits, '.', '_', ':' and '-'"
             )
-        message = _make_message({**options, "content": content})
+        message = _change_message({}, {**options, "content": content})
         spec = _change_spec(ScheduleSpec(), options)
         if not (spec.cron_expressions or spec.intervals):
             raise InvalidInput("a schedule needs times: cron, or every")
@@ -315,9 +282,14 @@ class Schedules:
         """List the schedules of sessions. The list is a second or so late."""
         async with _translate(""):
             async for listed in await self._client.list_schedules():
-                action = listed.schedule.action if listed.schedule else None
-                if isinstance(action, ScheduleListActionStartWorkflow) and action.workflow == SEND_WORKFLOW:
-                    yield _summarize(listed)
+                schedule = listed.schedule
+                action = schedule.action if schedule else None
+                if (
+                    schedule
+                    and isinstance(action, ScheduleListActionStartWorkflow)
+                    and action.workflow == SEND_WORKFLOW
+                ):
+                    yield _summarize(listed.id, schedule, listed.info)
 
     async def show(self, schedule_id: str) -> ScheduleDetails:
         """Read a schedule.
@@ -343,7 +315,7 @@ class Schedules:
 
         async def change(update: ScheduleUpdateInput) -> ScheduleUpdate:
             before, schedule = await self._read(update.description), update.description.schedule
-            message = _change_message(before.message, changes)
+            message = _change_message(dump_input(before.message), changes)
             task_queue = changes.get("task_queue") or before.task_queue
             note = changes.get("note")
             return ScheduleUpdate(
@@ -426,16 +398,8 @@ class Schedules:
         schedule, info = description.schedule, description.info
         converter = self._client.data_converter
         (value,) = await converter.decode(action.args, [dict])
-        runs = tuple(map(_read_run, info.recent_actions))
         return ScheduleDetails(
-            summary=ScheduleSummary(
-                schedule_id=description.id,
-                paused=schedule.state.paused,
-                note=schedule.state.note or None,
-                times=_describe_times(schedule.spec),
-                next_at=next(iter(info.next_action_times), None),
-                last=runs[-1] if runs else None,
-            ),
+            summary=_summarize(description.id, schedule, info),
             message=make_input(SendMessageInput, value),
             task_queue=action.task_queue,
             overlap=_name_overlap(schedule.policy.overlap),
@@ -446,7 +410,7 @@ class Schedules:
             start_at=schedule.spec.start_at,
             end_at=schedule.spec.end_at,
             next=tuple(info.next_action_times),
-            recent=runs,
+            recent=tuple(map(_read_run, info.recent_actions)),
             running=tuple(
                 each.workflow_id
                 for each in info.running_actions
@@ -475,73 +439,41 @@ class Schedules:
         )
 
 
-def _make_message(fields: Mapping[str, Any]) -> SendMessageInput:
-    """Make the argument of the workflow from the options of a message, and check it as the workflow does."""
-    config, options = dict(fields.get("config") or {}), dict(fields.get("options") or {})
-    if fields.get("agent"):
-        config["agent"] = fields["agent"]
-    if fields.get("session_id") is not None:
-        # Without it, a message of a time at which somebody talks to the session would be lost.
-        options.setdefault("on_busy", "queue")
-    return make_input(
-        SendMessageInput,
-        {
-            "session_id": fields.get("session_id"),
-            "session_prefix": fields.get("session_prefix"),
-            "close": fields.get("close"),
-            "config": {name: value for name, value in config.items() if value is not None} or None,
-            "message": {
-                **{name: value for name, value in options.items() if value is not None},
-                "content": fields["content"],
-            },
-        },
-    )
-
-
-def _change_message(before: SendMessageInput, changes: UpdateOptions) -> SendMessageInput:
-    known = dump_input(before)
-    message = known["message"]
-    fields = {
-        "session_id": known.get("session_id"),
-        "session_prefix": known.get("session_prefix"),
-        "close": known.get("close") if changes.get("close") is None else changes.get("close"),
-        "config": {**(known.get("config") or {}), **(changes.get("config") or {})},
-        "options": {
-            **{name: value for name, value in message.items() if name != "content"},
-            **(changes.get("options") or {}),
-        },
-        "content": message["content"] if changes.get("content") is None else changes.get("content"),
-        "agent": changes.get("agent"),
-    }
+def _change_message(known: Mapping[str, Any], changes: Mapping[str, Any]) -> SendMessageInput:
+    """Make the argument of the workflow from the known one and the options, and check it as the workflow does."""
+    names = ("session_id", "session_prefix", "close")
+    fields = {name: known.get(name) if changes.get(name) is None else changes[name] for name in names}
     if changes.get("session_id") is not None or changes.get("session_prefix") is not None:
         fields |= {"session_id": changes.get("session_id"), "session_prefix": changes.get("session_prefix")}
-    return _make_message(fields)
+    config = {**(known.get("config") or {}), **(changes.get("config") or {})}
+    if changes.get("agent"):
+        config["agent"] = changes["agent"]
+    message = drop_absent({**known.get("message", {}), **(changes.get("options") or {})})
+    if changes.get("content") is not None:
+        message["content"] = changes["content"]
+    if fields["session_id"] is not None:
+        # Without it, a message of a time at which somebody talks to the session would be lost.
+        message.setdefault("on_busy", "queue")
+    return make_input(SendMessageInput, {**fields, "config": drop_absent(config) or None, "message": message})
 
 
-def _change_spec(before: ScheduleSpec, times: Times | CreateOptions | UpdateOptions) -> ScheduleSpec:
-    cron, every = times.get("cron"), times.get("every")
-    spec = replace(before)
+def _change_spec(spec: ScheduleSpec, times: Mapping[str, Any]) -> ScheduleSpec:
+    cron, every, offset = times.get("cron"), times.get("every"), times.get("offset")
+    changed: dict[str, Any] = {"time_zone_name": times.get("time_zone"), "jitter": times.get("jitter")}
+    for name in ("start_at", "end_at"):
+        # A time without a time zone is local.
+        changed[name] = at.astimezone(UTC) if (at := times.get(name)) else None
     if cron is not None or every is not None:
         expressions = [cron] if isinstance(cron, str) else list(cron or ())
-        spec = replace(
-            spec,
-            calendars=[],
+        changed |= {
+            "calendars": [],
             # The server keeps a comment and not the expression: so that lists show it, it is its own comment.
-            cron_expressions=[each if "#" in each else f"{each} # {each}" for each in expressions],
-            intervals=[_make_interval(every, times.get("offset"))] if every is not None else [],
-        )
-    elif times.get("offset") is not None:
+            "cron_expressions": [each if "#" in each else f"{each} # {each}" for each in expressions],
+            "intervals": [_make_interval(every, offset)] if every is not None else [],
+        }
+    elif offset is not None:
         raise InvalidInput("offset: it needs every")
-    if times.get("time_zone") is not None:
-        spec = replace(spec, time_zone_name=times.get("time_zone"))
-    if times.get("jitter") is not None:
-        spec = replace(spec, jitter=times.get("jitter"))
-    # A time without a time zone is local.
-    if start_at := times.get("start_at"):
-        spec = replace(spec, start_at=start_at.astimezone(UTC))
-    if end_at := times.get("end_at"):
-        spec = replace(spec, end_at=end_at.astimezone(UTC))
-    return spec
+    return replace(spec, **drop_absent(changed))
 
 
 def _make_interval(every: timedelta, offset: timedelta | None) -> ScheduleIntervalSpec:
@@ -552,13 +484,14 @@ def _make_interval(every: timedelta, offset: timedelta | None) -> ScheduleInterv
     return ScheduleIntervalSpec(every=every, offset=offset)
 
 
-def _change_policy(before: SchedulePolicy, times: Times | CreateOptions | UpdateOptions) -> SchedulePolicy:
-    overlap, catch_up, pauses = times.get("overlap"), times.get("catch_up"), times.get("pause_on_failure")
-    return SchedulePolicy(
-        overlap=before.overlap if overlap is None else _find_overlap(overlap),
-        catchup_window=before.catchup_window if catch_up is None else catch_up,
-        pause_on_failure=before.pause_on_failure if pauses is None else pauses,
-    )
+def _change_policy(policy: SchedulePolicy, times: Mapping[str, Any]) -> SchedulePolicy:
+    overlap = times.get("overlap")
+    changed = {
+        "overlap": None if overlap is None else _find_overlap(overlap),
+        "catchup_window": times.get("catch_up"),
+        "pause_on_failure": times.get("pause_on_failure"),
+    }
+    return replace(policy, **drop_absent(changed))
 
 
 def _find_overlap(name: Overlap) -> ScheduleOverlapPolicy:
@@ -583,24 +516,23 @@ def _require_own(description: ScheduleDescription) -> ScheduleActionStartWorkflo
     return action
 
 
-def _summarize(listed: ScheduleListDescription) -> ScheduleSummary:
-    schedule, info = listed.schedule, listed.info
-    assert schedule is not None
-    runs = [_read_run(each) for each in info.recent_actions] if info else []
+def _summarize(
+    schedule_id: str, schedule: Schedule | ScheduleListSchedule, info: ScheduleInfo | ScheduleListInfo | None
+) -> ScheduleSummary:
     return ScheduleSummary(
-        schedule_id=listed.id,
+        schedule_id=schedule_id,
         paused=schedule.state.paused,
         note=schedule.state.note or None,
         times=_describe_times(schedule.spec),
         next_at=next(iter(info.next_action_times), None) if info else None,
-        last=runs[-1] if runs else None,
+        last=_read_run(info.recent_actions[-1]) if info and info.recent_actions else None,
     )
 
 
 def _read_run(result: ScheduleActionResult) -> ScheduledRun:
     action = result.action
     workflow_id = action.workflow_id if isinstance(action, ScheduleActionExecutionStartWorkflow) else ""
-    return ScheduledRun(result.scheduled_at, result.started_at, workflow_id)
+    return ScheduledRun(scheduled_at=result.scheduled_at, started_at=result.started_at, workflow_id=workflow_id)
 
 
 def _describe_times(spec: ScheduleSpec) -> tuple[str, ...]:
@@ -608,10 +540,6 @@ def _describe_times(spec: ScheduleSpec) -> tuple[str, ...]:
     calendars = [calendar.comment or "a calendar" for calendar in spec.calendars]
     intervals = [f"every {each.every}" + (f" at {each.offset}" if each.offset else "") for each in spec.intervals]
     return (*calendars, *spec.cron_expressions, *intervals)
-
-
-def _format_time(at: datetime) -> str:
-    return at.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 @asynccontextmanager

@@ -30,8 +30,8 @@ from temporalio.exceptions import (
     is_cancelled_exception,
 )
 
-from clew.session.options import InputOptions, MessageOptions, SessionOptions
-from clew.session.transport import dump_input, make_input
+from clew.session.keywords import InputOptions, MessageOptions, SessionOptions
+from clew.session.transport import drop_absent, dump_input, make_input
 from clew_workflows.contract import (
     FORK_WORKFLOW,
     TASK_QUEUE,
@@ -97,7 +97,7 @@ async def open(  # noqa: A001 - as the client's method
     Raises:
         Refusal: The configuration is not valid, or the session cannot be opened.
     """
-    fields = {"session_id": session_id, "task_queue": task_queue, "config": _drop_absent(config)}
+    fields = {"session_id": session_id, "task_queue": task_queue, "config": drop_absent(config)}
     answer = await _call(OPEN_SESSION, _make(OpenSessionCall, fields))
     ignored: dict[str, Any] = answer["ignored"]
     return ignored
@@ -154,7 +154,7 @@ async def steer(
         RequestMismatch: Another request than `expected_request_id` is active.
         Refusal: The session refused it for another reason.
     """
-    fields = {"input_id": _make_id(), **_drop_absent(options), "kind": "steer", "content": content}
+    fields = {"input_id": _make_id(), **drop_absent(options), "kind": "steer", "content": content}
     call = {"session_id": session_id, "task_queue": task_queue, "input": dump_input(_make(SubmitInput, fields))}
     return InputReceipt.model_validate(await _call(SUBMIT_INPUT, _make(SubmitInputCall, call)))
 
@@ -202,12 +202,12 @@ def _make_id() -> str:
 
 
 def _make_message(session_id: str, content: str, options: CallOptions) -> SendMessageCall:
-    fields = {"request_id": _make_id(), **_drop_absent(options), "content": content}
+    fields = {"request_id": _make_id(), **drop_absent(options), "content": content}
     config = {**fields.pop("config", {}), "agent": fields.pop("agent", None)}
     call = {
         "session_id": session_id,
         "task_queue": fields.pop("task_queue", TASK_QUEUE),
-        "config": _drop_absent(config),
+        "config": drop_absent(config),
         "message": dump_input(_make(MessageInput, fields)),
     }
     return _make(SendMessageCall, call)
@@ -272,10 +272,6 @@ def _make(model: type[M], fields: Mapping[str, Any]) -> M:
         return make_input(model, fields)
     except ClewError as error:
         raise _make_failure(error) from None
-
-
-def _drop_absent(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _make_failure(error: ClewError) -> ClewError:

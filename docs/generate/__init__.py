@@ -1,5 +1,7 @@
 """What `docs/` holds that is made from the code: JSON Schemas, TypeScript declarations, tables of pages.
 
+The tables of the contract are made when the site is built, by `site`; its page has places for them.
+
 `make pages` writes all of it, `make check` fails where something is not current.
 """
 
@@ -24,7 +26,7 @@ def contents(docs: Path) -> dict[Path, str]:
     """
     made = {SCHEMAS / name: text for name, text in schemas.files().items()}
     tables = {
-        CONTRACT: page.blocks(),
+        CONTRACT: dict.fromkeys(page.blocks(), ""),
         MODELS: models.blocks(),
         OPENAI: openai_api.blocks(),
         SERVE: serve.blocks(),
@@ -33,7 +35,7 @@ def contents(docs: Path) -> dict[Path, str]:
 
 
 def write(docs: Path) -> None:
-    """Write every file, and remove those of types that are no more."""
+    """Write every file, and remove those that are made no more."""
     made = contents(docs)
     (docs / SCHEMAS).mkdir(exist_ok=True)
     for path, text in made.items():
@@ -43,7 +45,7 @@ def write(docs: Path) -> None:
 
 
 def stale(docs: Path) -> list[Path]:
-    """The files that differ from what the code says, that are missing, or that no type has any more."""
+    """The files that differ from what the code says, that are missing, or that are made no more."""
     made = contents(docs)
     differing = {path for path, text in made.items() if _text_of(docs / path) != text}
     left_over = {SCHEMAS / file.name for file in (docs / SCHEMAS).glob("*")} - made.keys()

@@ -1,6 +1,6 @@
 """Make what `docs/` holds that comes from the code.
 
-python -m docs.generate            write docs/schemas/ and the tables of contract.md, models.md and serve.md
+python -m docs.generate            write docs/schemas/ and the tables of models.md, serve.md and serve-openai.md
 python -m docs.generate --check    change nothing; exit 1 and name the files that are not current
 """
 

@@ -46,12 +46,6 @@ class DocumentedSchema(GenerateJsonSchema):
         return name
 
 
-def schema_of(name: str, annotation: Any) -> JsonSchema:
-    """The JSON Schema of one type, complete in itself."""
-    schema = TypeAdapter(annotation).json_schema(schema_generator=DocumentedSchema)
-    return {"$schema": DIALECT, "$id": f"{name}.json", "title": name} | _untitled(schema)
-
-
 def definitions(annotations: Sequence[tuple[str, Any]]) -> dict[str, JsonSchema]:
     """The schemas of all types that some types are made of, by their names, which they refer to each other by."""
     adapters = [(name, "validation", TypeAdapter(annotation)) for name, annotation in annotations]

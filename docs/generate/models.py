@@ -14,7 +14,7 @@ from clew_activities.providers.dialects import DIALECTS as SPOKEN
 from clew_activities.providers.encoders import get_forms
 from clew_activities.providers.google.provider import Google
 from clew_activities.providers.interface import Provider
-from clew_activities.providers.media import PDF
+from clew_activities.providers.request_media import PDF
 from docs.generate.tables import table
 from tests.providers.dialects import DIALECTS
 from tests.providers.matrix import list_variables

@@ -47,7 +47,7 @@ def blocks() -> dict[str, str]:
     }
 
 
-def filled(page: str, blocks: Mapping[str, str], name: Path) -> str:
+def filled(page: str, blocks: Mapping[str, str], name: Path | str) -> str:
     """A page with the blocks in their places.
 
     Raises:

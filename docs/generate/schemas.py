@@ -1,4 +1,4 @@
-"""The files of `docs/schemas/`."""
+"""The files of `docs/schemas/`: one bundle of JSON Schemas, and the TypeScript declarations."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 from clew.contract import EntriesPage, FollowPage
 from clew.contract.payloads import Retried
 from docs.generate import messages, typescript
-from docs.generate.entries import entries_page, entry_union, payload_types
-from docs.generate.json_schema import JsonSchema, definitions, schema_of
+from docs.generate.entries import entry_union, payload_types
+from docs.generate.json_schema import DIALECT, JsonSchema, definitions
 from docs.generate.messages import Exchange
 
 DECLARATIONS = "clew.d.ts"
-INDEX = "index.json"
+BUNDLE = "clew.json"
 ENTRY = "Entry"
 PAGES = (EntriesPage, FollowPage)
 """The types of pages that hold entries."""
@@ -28,7 +28,7 @@ _MAPS = (
 
 
 def all_types() -> dict[str, Any]:
-    """Every type that has a file of its own, by name: messages, entries and what these hold."""
+    """Every type that the bundle begins from, by name: messages, entries and what these hold."""
     held = {type_.__name__: type_ for types in payload_types().values() for type_ in types}
     # What stands in the `details` of an error has a type that no other type names.
     return messages.wire_types() | held | {ENTRY: entry_union(), Retried.__name__: Retried}
@@ -52,24 +52,37 @@ def _name_entries(page: JsonSchema) -> JsonSchema:
 
 @cache
 def files() -> dict[str, str]:
-    """The text of each file, by its name: a JSON Schema for each message, an index, the TypeScript declarations."""
-    types = all_types() | {page.__name__: entries_page(page) for page in PAGES}
-    made = {f"{name}.json": _json(schema_of(name, type_)) for name, type_ in types.items()}
-    return made | {INDEX: _json(_index()), DECLARATIONS: _declarations()}
+    """The text of each file, by its name."""
+    bundle = {
+        "$schema": DIALECT,
+        "$id": BUNDLE,
+        "title": "The wire contract of Clew",
+        "description": "`$defs` has the types of all messages; `messages` their inputs, outputs and refusals.",
+        "messages": _messages(),
+        "$defs": all_definitions(),
+    }
+    return {BUNDLE: _lay_out(bundle, 4) + "\n", DECLARATIONS: _declarations()}
 
 
-def _index() -> JsonSchema:
+def _messages() -> JsonSchema:
     return {
         name.lower(): {
             exchange.name: {
-                "input": _file_of(exchange.input),
-                "output": _file_of(exchange.answer),
+                **{
+                    key: _refer(type_)
+                    for key, type_ in (("input", exchange.input), ("output", exchange.answer))
+                    if type_
+                },
                 "refusals": refusals(exchange),
             }
             for exchange in exchanges
         }
         for name, _, exchanges in _MAPS
     }
+
+
+def _refer(type_: type) -> JsonSchema:
+    return {"$ref": f"#/$defs/{type_.__name__}"}
 
 
 def refusals(exchange: Exchange) -> list[str]:
@@ -106,9 +119,11 @@ def _type_of(type_: type | None, bare: bool = False) -> str:
     return f"{type_.__name__} | undefined" if bare else type_.__name__
 
 
-def _file_of(type_: type | None) -> str | None:
-    return f"{type_.__name__}.json" if type_ else None
-
-
-def _json(value: JsonSchema) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+def _lay_out(value: Any, levels: int, indent: str = "") -> str:
+    """Write JSON with a line for each member of the outer objects, so that a field of a type has one line."""
+    if levels == 0 or not isinstance(value, dict):
+        return json.dumps(value, ensure_ascii=False)
+    rows = (
+        f"\n{indent} {json.dumps(name)}: {_lay_out(held, levels - 1, indent + ' ')}" for name, held in value.items()
+    )
+    return f"{{{','.join(rows)}\n{indent}}}"

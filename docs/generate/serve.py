@@ -8,10 +8,12 @@ from functools import cache
 
 from fastapi.routing import APIRoute
 
-from clew.serve.app import ROUTERS
+from clew.serve.application import ROUTERS
 from clew.serve.bodies import find_model
-from clew.serve.problems import STATUSES, Problem, find_word
-from clew_workflows.contract.errors import ClewError, Refusal
+from clew.serve.error_words import WORDS
+from clew.serve.problems import Problem
+from clew_workflows.contract import errors
+from clew_workflows.contract.errors import ClewError, Refusal, find_word
 from docs.generate.tables import table
 
 
@@ -36,9 +38,9 @@ def _list_routes() -> Iterator[list[str]]:
 
 def _list_statuses() -> Iterator[list[str]]:
     words: dict[int, set[str]] = defaultdict(set)
-    for cls, status in STATUSES.items():
-        if cls not in (ClewError, Refusal):
-            words[status].add(find_word(cls.__new__(cls)))
+    for cls in filter(lambda value: isinstance(value, type), map(vars(errors).__getitem__, errors.__all__)):
+        if issubclass(cls, ClewError) and cls not in (ClewError, Refusal):
+            words[WORDS[find_word(cls)][0]].add(find_word(cls))
     for problem in Problem.__subclasses__():
         words[problem.status].add(problem.type)
     for number in sorted(words):

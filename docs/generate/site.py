@@ -1,7 +1,7 @@
 """Fits the pages to the site that `make docs` builds. In the repository they stand as they are.
 
 README.md is the first page of the site. A link to a file that the site has leads to it. A link to any other file
-becomes the path in the repository.
+becomes the path in the repository. The contract gets its tables.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from docs.generate import page as tables
+
+CONTRACT = "docs/contract.md"
 ROOT = Path(__file__).parents[2]
 OUTSIDE = {
     "README.md": "index.md",
@@ -47,10 +50,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Point each link of a page to its target in the site."""
+    """Fill the tables of the contract, and point each link of a page to its target in the site."""
     del config
     path = Path(str(page.file.abs_src_path)).relative_to(ROOT).as_posix()
     here = posixpath.dirname(page.file.src_uri)
+    if path == CONTRACT:
+        markdown = tables.filled(markdown, tables.blocks(), Path(CONTRACT).name)
 
     def fit(match: re.Match[str]) -> str:
         target, hash_, anchor = (match["target"] or "").partition("#")

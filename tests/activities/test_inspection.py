@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from clew_activities import inspection
 from clew_activities.file_types import find_type
 from clew_activities.inspection import Inspection, choose_type
-from clew_workflows.contract.content import MAX_BLOB_BYTES
 from clew_workflows.contract.errors import ContentMismatch, TooLarge, UnsupportedContent
+from clew_workflows.contract.limits import MAX_BLOB_BYTES
 from tests.support.examples import examples
 from tests.support.media import make_pdf
 

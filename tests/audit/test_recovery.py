@@ -16,7 +16,7 @@ from clew.local import temporal_server
 from clew_activities.archive import Archive
 from clew_activities.providers import load_providers, make_http_client
 from clew_activities.tools.registry import load_tools
-from clew_activities.worker import make_worker
+from clew_activities.worker import WorkerSettings, make_worker
 from clew_audit.audit import audit_session
 from clew_audit.histories import ServerHistories, ask_server
 from clew_audit.recovery import recover
@@ -207,12 +207,14 @@ async def test_without_a_history_the_archive_is_enough(
         providers = load_providers({"CLEW_PROVIDER_SCRIPTED_BASE_URL": stack.provider.base_url})
         worker = make_worker(
             lone.temporal,
-            task_queue=lone.task_queue,
-            providers=providers,
-            tools=load_tools([toolbox.__name__]),
-            http=http,
-            store=stack.store,
-            thresholds=OFTEN,
+            WorkerSettings(
+                task_queue=lone.task_queue,
+                providers=providers,
+                tools=load_tools([toolbox.__name__]),
+                store=stack.store,
+                thresholds=OFTEN,
+            ),
+            http,
         )
         async with worker:
             done = await recover(lone.temporal, archive, session.id, task_queue=lone.task_queue)

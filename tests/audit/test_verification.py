@@ -11,7 +11,7 @@ from clew import Clew
 from clew.errors import NotFound, UnknownKey
 from clew.local import ToolCall
 from clew_activities.archive import Archive, Head, Store
-from clew_activities.archive.blobs import Blobs
+from clew_activities.archive.blob_store import Blobs
 from clew_audit.verification import BLOBS_AT_ONCE, rekey_archive, verify_archive
 from tests.support.archives import ArchiveInUse, begin_archive, extend_archive, make_entries, read_files
 from tests.support.command_line import run_clew

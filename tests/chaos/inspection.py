@@ -16,8 +16,8 @@ from clew import Clew
 from clew.errors import ClewError, NotFound
 from clew.operators import Archive, audit_session, rekey_archive, verify_archive
 from clew_activities.archive import Store
-from clew_activities.archive.blobs import list_blobs
-from clew_activities.archive.errors import ArchiveError
+from clew_activities.archive.archive_errors import ArchiveError
+from clew_activities.archive.blob_store import list_blobs
 from clew_workflows.thread.entries import Entry
 from tests.chaos.bounds import Served, check_costs, check_deadlines, check_growth, check_secret
 from tests.chaos.callers import PAUSE_SECONDS, Callers

@@ -17,7 +17,7 @@ from typing import Any
 from clew.contract.payloads import ToolMessage
 from clew.errors import ArchiveDamaged, ClewError, ThreadMismatch
 from clew.operators import Archive
-from clew.session.reading import read_newest_entry
+from clew.session.session_reads import read_newest_entry
 from clew_activities.archive import Store
 from clew_workflows.contract.outcomes import RequestOutcome
 from tests.chaos.actions import hibernate, submit

@@ -21,7 +21,7 @@ from clew.contract.payloads import (
     ToolMessage,
     UserMessage,
 )
-from clew_activities.archive.blobs import list_blobs
+from clew_activities.archive.blob_store import list_blobs
 from clew_workflows.contract.outcomes import RequestOutcome
 from clew_workflows.protocol import OUTAGES
 from clew_workflows.thread.entries import Entry

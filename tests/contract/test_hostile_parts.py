@@ -9,7 +9,8 @@ import pytest
 
 from clew.errors import InvalidInput, Refusal, UnsupportedContent
 from clew_workflows.contract import MessageInput, SessionConfig
-from clew_workflows.contract.content import MAX_PARTS, get_text, read_parts
+from clew_workflows.contract.content import get_text, read_parts
+from clew_workflows.contract.limits import MAX_PARTS
 from clew_workflows.contract.payloads import StoredSnapshot, UserMessage
 from clew_workflows.host.ingress import decode_signal, decode_update
 from tests.support.hostile_input import make_raw

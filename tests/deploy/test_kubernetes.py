@@ -9,8 +9,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from clew.contract import TASK_QUEUE, SessionConfig
-from clew_activities.worker.assembly import ALL_WORK
-from clew_activities.worker.environment import read_environment, read_grace
+from clew_activities.worker.environment import ALL_WORK, read_grace, read_settings
 from clew_activities.worker.process import LEAVE_SECONDS
 from clew_workflows.contract.names import name_model_queue, name_tool_queue
 from clew_workflows.host.execution import ARCHIVE_TIMEOUT
@@ -80,7 +79,7 @@ def test_the_settings_are_variables_that_a_worker_can_read(tmp_path: Path) -> No
     """A worker starts with the base's settings, and the pages name each variable."""
     lines = (FOLDER / "base/settings.env").read_text().splitlines()
     settings = dict(line.split("=", 1) for line in lines if not line.startswith("#"))
-    assert read_environment({**settings, "CLEW_STORE": str(tmp_path)}, settings["CLEW_TOOLS"]).tools == {}
+    assert read_settings({**settings, "CLEW_STORE": str(tmp_path)}).tools == {}
     known = (ROOT / "docs/configuration.md").read_text()
     assert [name for name in settings if name.startswith("CLEW_") and f"`{name}`" not in known] == []
 

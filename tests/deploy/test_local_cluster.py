@@ -22,7 +22,7 @@ from temporalio.api.enums.v1 import EventType
 from clew import Clew, Session
 from clew.local import Reply, StartFailed, ToolCall, scripted_model, worker_process
 from clew_activities.archive import Archive, ObjectChanged, Store
-from clew_activities.archive.errors import KeyMissing
+from clew_activities.archive.archive_errors import KeyMissing
 from clew_workflows.contract.lists import SEARCH_ATTRIBUTES
 from deploy.local_cluster import COMPOSE, LocalCluster, local_cluster
 from deploy.servers.programs import find_programs

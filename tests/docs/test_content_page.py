@@ -21,7 +21,7 @@ from clew import Image
 from clew.local import Reply
 from clew_activities import inspection
 from clew_activities.archive import Store
-from clew_workflows.contract.content import MAX_BLOB_BYTES, MAX_MESSAGE_BLOB_BYTES, MAX_PARTS
+from clew_workflows.contract.limits import MAX_BLOB_BYTES, MAX_MESSAGE_BLOB_BYTES, MAX_PARTS
 from clew_workflows.encryption import Encryption
 from docs.generate import DOCS
 from tests.support.encrypted import run_worker

@@ -15,12 +15,12 @@ from temporalio.common import RawValue
 
 from clew.contract import SessionConfig
 from clew.errors import REFUSALS, ContextOverflow, InvalidInput
-from clew_activities.providers.errors import ProviderError
+from clew_activities.providers.provider_errors import ProviderError
 from clew_activities.tools import stored_results
-from clew_workflows.contract import names, schemas
+from clew_workflows.contract import limits
 from clew_workflows.host import ingress, services
 from clew_workflows.host.handlers import SIGNALS
-from clew_workflows.session import decisions, drafts, inputs, operations, requests, state
+from clew_workflows.session import decisions, drafts, messages_taken, operations, requests, state
 from docs.generate import CONTRACT, DOCS, MODELS, OPENAI, SERVE, messages, page, stale, write
 from docs.generate.messages import Exchange
 from docs.generate.schemas import all_definitions
@@ -75,27 +75,35 @@ def test_what_is_made_from_the_code_is_current() -> None:
     assert stale(DOCS) == []
 
 
+def copy_pages(folder: Path) -> None:
+    for name in (CONTRACT, MODELS, OPENAI, SERVE):
+        (folder / name).write_text((DOCS / name).read_text())
+
+
 def test_a_changed_table_is_found_and_put_right(tmp_path: Path) -> None:
-    """What differs from the code is named, and written again by the generator."""
-    for name in (MODELS, OPENAI, SERVE):
-        (tmp_path / name).write_text((DOCS / name).read_text())
-    (tmp_path / CONTRACT).write_text(PAGE.replace("`max_iterations?`", "`most_iterations?`"))
-    assert CONTRACT in stale(tmp_path)
+    """What differs from the code is named, and written again by the generator. The contract has no table of types."""
+    copy_pages(tmp_path)
+    (tmp_path / SERVE).write_text((DOCS / SERVE).read_text().replace("`POST /v1/", "`PUT /v1/"))
+    (tmp_path / CONTRACT).write_text(page.filled(PAGE, page.blocks(), CONTRACT))
+    assert {CONTRACT, SERVE} <= set(stale(tmp_path))
     write(tmp_path)
     assert stale(tmp_path) == []
     assert (tmp_path / CONTRACT).read_text() == PAGE
 
 
-def test_a_schema_of_no_type_is_found_and_removed(tmp_path: Path) -> None:
-    """A file that a type has left behind does not stay."""
-    for name in (MODELS, OPENAI, SERVE):
-        (tmp_path / name).write_text((DOCS / name).read_text())
-    (tmp_path / CONTRACT).write_text(PAGE)
+def test_a_file_that_is_made_no_more_is_found_and_removed(tmp_path: Path) -> None:
+    """What the generator has left behind does not stay."""
+    copy_pages(tmp_path)
     write(tmp_path)
     (tmp_path / "schemas" / "Gone.json").write_text("{}")
     assert stale(tmp_path) == [Path("schemas/Gone.json")]
     write(tmp_path)
     assert stale(tmp_path) == []
+
+
+def test_the_site_has_the_tables() -> None:
+    """Each type with its fields."""
+    assert "| `max_iterations?` |" in page.filled(PAGE, page.blocks(), CONTRACT)
 
 
 def test_a_page_without_a_table_is_refused() -> None:
@@ -229,22 +237,22 @@ def test_termination_reasons_are_those_that_requests_end_with(wanted: tuple[str,
 @pytest.mark.parametrize(
     ("value", "sentence"),
     [
-        (names.MAX_MESSAGE_BYTES, "An input has at most {} bytes"),
+        (limits.MAX_MESSAGE_BYTES, "An input has at most {} bytes"),
         (ingress.MAX_DEPTH, "and {} levels of nesting"),
-        (names.MAX_TOOLS_BYTES, "The schemas of all tools together have at most {}"),
-        (names.WAIT_SECONDS, "has waited for {} seconds or longer"),
+        (limits.MAX_TOOLS_BYTES, "The schemas of all tools together have at most {}"),
+        (limits.WAIT_SECONDS, "has waited for {} seconds or longer"),
         (requests.MAX_OUTCOMES, "the newest {} requests"),
-        (inputs.MAX_RECEIPTS, "{} inputs and"),
+        (messages_taken.MAX_RECEIPTS, "{} inputs and"),
         (state.MAX_KNOWN_OPS, "{} operations, in every workflow run"),
         (state.MAX_WAITING, "{} messages or 512 KiB"),
         (operations.MAX_PINNED, "At most {} messages of a lane are pinned"),
-        (schemas.MAX_SCHEMA_BYTES, "An `output_schema` has at most {} bytes"),
-        (schemas.MAX_DEPTH, "{} levels, 3 000 subschemas"),
-        (schemas.MAX_SUBSCHEMAS, "{} subschemas"),
-        (schemas.MAX_OVERLAY, "{} that apply to one value"),
+        (limits.MAX_SCHEMA_BYTES, "An `output_schema` has at most {} bytes"),
+        (limits.MAX_SCHEMA_DEPTH, "{} levels, 3 000 subschemas"),
+        (limits.MAX_SUBSCHEMAS, "{} subschemas"),
+        (limits.MAX_OVERLAY, "{} that apply to one value"),
         (requests.MAX_PROFILES, "each of the newest {} models"),
         (drafts.EXCERPT_CHARACTERS, "the first {} characters of its payload"),
-        (names.MAX_TOKEN_BYTES, "token of at most {} bytes"),
+        (limits.MAX_TOKEN_BYTES, "token of at most {} bytes"),
         (stored_results.MAX_STORED_BYTES, "the first {} bytes of a result"),
     ],
 )

@@ -4,30 +4,27 @@ from __future__ import annotations
 
 import pytest
 
-from clew.contract import (
-    MAX_MESSAGE_BYTES,
-    MAX_SYSTEM_PROMPT_BYTES,
-    MAX_TOKEN_BYTES,
-    MAX_TOOL_RESULT_BYTES,
-    SessionConfig,
-)
+from clew.contract import SessionConfig
+from clew.contract.limits import MAX_MESSAGE_BYTES, MAX_SYSTEM_PROMPT_BYTES, MAX_TOKEN_BYTES, MAX_TOOL_RESULT_BYTES
 from clew.tools.definition import DEFAULT_TIMEOUT_SECONDS, MAX_TIMEOUT_SECONDS
 from clew_activities.providers import reply
 from clew_activities.tools.mcp.transports import MAX_MESSAGE_BYTES as MAX_MCP_BYTES
 from clew_activities.tools.stored_results import MAX_STORED_BYTES
-from clew_workflows.contract.config import MAX_SUBAGENT_DEPTH
-from clew_workflows.contract.names import (
+from clew_workflows.contract.limits import (
     MAX_METADATA_BYTES,
     MAX_METADATA_NAMES,
+    MAX_SCHEMA_BYTES,
+    MAX_SCHEMA_DEPTH,
+    MAX_SUBAGENT_DEPTH,
+    MAX_SUBSCHEMAS,
     MAX_TOOLS_BYTES,
     MAX_WAITERS,
     WAIT_SECONDS,
 )
-from clew_workflows.contract.schemas import MAX_DEPTH, MAX_SCHEMA_BYTES, MAX_SUBSCHEMAS
-from clew_workflows.host.execution import _HOOK_RETRIES
-from clew_workflows.host.tasks import FULL, PRESSING, SPENT
+from clew_workflows.host.retries import HOOK_RETRIES
+from clew_workflows.host.runtime import FULL, PRESSING, SPENT
 from clew_workflows.protocol import HOOK_SECONDS, RolloverThresholds
-from clew_workflows.session.inputs import MAX_RECEIPTS
+from clew_workflows.session.messages_taken import MAX_RECEIPTS
 from clew_workflows.session.requests import MAX_OUTCOMES
 from clew_workflows.session.state import MAX_KNOWN_OPS, MAX_WAITING, MAX_WAITING_BYTES
 from clew_workflows.session.tool_rounds import MAX_PATTERN_BYTES, MAX_PATTERNS
@@ -54,7 +51,9 @@ ROWS = {
     "an input of a session, as JSON": f"{MAX_MESSAGE_BYTES // KIB} KiB",
     "a system prompt": f"{MAX_SYSTEM_PROMPT_BYTES // KIB} KiB",
     "metadata": f"{MAX_METADATA_NAMES} names, {MAX_METADATA_BYTES // KIB} KiB",
-    "a JSON Schema": f"{MAX_SCHEMA_BYTES // KIB} KiB, {MAX_DEPTH} levels, {separate(MAX_SUBSCHEMAS)} subschemas",
+    "a JSON Schema": (
+        f"{MAX_SCHEMA_BYTES // KIB} KiB, {MAX_SCHEMA_DEPTH} levels, {separate(MAX_SUBSCHEMAS)} subschemas"
+    ),
     "the patterns in the schema of a tool's arguments": f"{MAX_PATTERNS}, each {MAX_PATTERN_BYTES // 1_000_000} MB",
     "the schemas of a session's tools": f"128 tools, {MAX_TOOLS_BYTES // KIB} KiB",
     "inputs, queued messages, context operations that wait": f"{MAX_WAITING} and {MAX_WAITING_BYTES // KIB} KiB",
@@ -87,7 +86,7 @@ ROWS = {
         f"{separate(_ROLLOVER.signals)}"
     ),
     "the same while the archive cannot be written": f"{FULL:g} times as much",
-    "hooks of one point": f"{HOOK_SECONDS} seconds, {_HOOK_RETRIES.maximum_attempts} attempts",
+    "hooks of one point": f"{HOOK_SECONDS} seconds, {HOOK_RETRIES.maximum_attempts} attempts",
 }
 
 

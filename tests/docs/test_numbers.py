@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from clew.contract import MAX_TOOL_RESULT_BYTES
+from clew.contract.limits import MAX_TOOL_RESULT_BYTES
 from clew.tools.definition import EXTERNAL_TIMEOUT_SECONDS
 from clew_activities.providers.redaction import SHORTEST
 from clew_activities.worker.assembly import WORKFLOW_TASKS

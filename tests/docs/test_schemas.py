@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import jsonschema_rs
@@ -28,7 +29,7 @@ from docs.generate import DOCS, SCHEMAS
 from docs.generate.messages import wire_types
 from tests.support.session_harness import SessionHarness
 
-FILES = sorted((DOCS / SCHEMAS).glob("*.json"))
+BUNDLE = json.loads((DOCS / SCHEMAS / "clew.json").read_text())
 INPUTS: list[tuple[str, Any, bool]] = [
     ("MessageInput", {"content": "hello"}, True),
     ("MessageInput", {"content": "hello", "request_id": None, "metadata": {"a": "b"}}, True),
@@ -49,8 +50,9 @@ INPUTS: list[tuple[str, Any, bool]] = [
 
 
 def satisfies(name: str, value: Any) -> bool:
-    """Whether a JSON value is valid for a schema file."""
-    return jsonschema_rs.validator_for(json.loads((DOCS / SCHEMAS / f"{name}.json").read_text())).is_valid(value)
+    """Whether a JSON value is valid for a type of the bundle."""
+    schema = {"$schema": BUNDLE["$schema"], "$ref": f"#/$defs/{name}", "$defs": BUNDLE["$defs"]}
+    return jsonschema_rs.validator_for(schema).is_valid(value)
 
 
 def talk() -> SessionHarness:
@@ -61,15 +63,13 @@ def talk() -> SessionHarness:
     return session
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_schemas_are_valid(path: Any) -> None:
-    """Each file is a JSON Schema of the dialect that it names, complete in itself."""
-    schema = json.loads(path.read_text())
-    if path.stem == "index":
-        return
-    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
-    assert jsonschema_rs.meta.is_valid(schema)
-    jsonschema_rs.validator_for(schema)
+def test_the_bundle_is_valid() -> None:
+    """It is a JSON Schema of the dialect that it names, complete in itself; messages name types that it has."""
+    assert BUNDLE["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    assert jsonschema_rs.meta.is_valid(BUNDLE)
+    jsonschema_rs.validator_for(BUNDLE)
+    types = set(re.findall(r'"#/\$defs/(\w+)"', json.dumps(BUNDLE)))
+    assert types <= BUNDLE["$defs"].keys()
 
 
 @pytest.mark.parametrize(("name", "value", "is_valid"), INPUTS)
@@ -143,6 +143,5 @@ def test_an_answer_has_all_that_its_schema_requires() -> None:
 
 def test_every_type_of_the_contract_has_a_schema() -> None:
     """What `clew.contract` shows of messages is in a schema, be it as a part of one."""
-    named = {name for path in FILES for name in (path.stem, *json.loads(path.read_text()).get("$defs", {}))}
     types = {name for name in contract.__all__ if isinstance(getattr(contract, name), type)}
-    assert types - named - {"Context", "SessionId"} == set()
+    assert types - BUNDLE["$defs"].keys() - {"Context", "SessionId"} == set()

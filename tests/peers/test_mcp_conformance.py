@@ -18,8 +18,8 @@ from fastapi import FastAPI, Request, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from clew_activities.tools.mcp.settings import HttpSettings, McpSettings, McpUnavailable
-from clew_activities.tools.mcp.tools import McpTools
+from clew_activities.tools.mcp.mcp_settings import HttpSettings, McpSettings, McpUnavailable
+from clew_activities.tools.mcp.mcp_tools import McpTools
 from tests.support import web
 from tests.support.npm import NODE, install_packages
 from tests.support.serving import Served

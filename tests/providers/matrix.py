@@ -16,7 +16,7 @@ from temporalio import client, worker, workflow
 from clew import Clew, File, Image, ToolContext, tool
 from clew.content import Media
 from clew.local import TemporalServer
-from clew_activities.tools.mcp.settings import McpSettings, ProcessSettings
+from clew_activities.tools.mcp.mcp_settings import McpSettings, ProcessSettings
 from clew_activities.tools.registry import load_tools
 from tests.providers import mcp_tools
 from tests.providers.dialects import DIALECTS

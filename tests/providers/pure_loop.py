@@ -20,19 +20,20 @@ import httpx
 
 from clew.content import Image, Media
 from clew.tools import ToolDefinition
-from clew_activities.model.call_model import MAX_WASTED_ATTEMPTS, prepare_call, take_refusal
+from clew_activities.model.call_model import prepare_call, take_refusal
 from clew_activities.model.model_table import find_taken_media
 from clew_activities.model.prepare import make_profile
 from clew_activities.providers import ModelRequest, ProviderError, Providers, load_providers, stream
 from clew_activities.providers.encoders import get_forms, make_cache_key
-from clew_activities.providers.errors import EmptyReply, ItemRefused, PromptRefused, TruncatedStream
-from clew_activities.providers.media import choose_media
-from clew_activities.providers.refusals import Search
+from clew_activities.providers.provider_errors import EmptyReply, ItemRefused, PromptRefused, TruncatedStream
+from clew_activities.providers.refused_parts import Search
+from clew_activities.providers.request_media import choose_media
 from clew_activities.received_media import make_part
 from clew_activities.tools.registry import resolve_tool
 from clew_activities.tools.stored_results import view_blob
 from clew_workflows.contract.content import Content, Part
 from clew_workflows.contract.payloads import Recipe
+from clew_workflows.host.retries import MAX_WASTED_ATTEMPTS
 from clew_workflows.protocol import (
     CallModel,
     Failure,

@@ -13,4 +13,4 @@ URL, KEY = "SECOND_GOOGLE_BASE_URL", "SECOND_GOOGLE_API_KEY"
 def make_providers(environ: Mapping[str, str]) -> Iterable[Google]:
     """Make the provider `second_google`, if it is configured."""
     if url := read_url(environ, URL):
-        yield Google("second_google", url, read_key(environ, KEY))
+        yield Google("second_google", url, api_key=read_key(environ, KEY))

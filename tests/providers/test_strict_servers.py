@@ -16,7 +16,7 @@ from mistralai.client import Mistral
 from mistralai.client.models import TextChunk, ThinkChunk, ToolCall
 from openai import AsyncOpenAI
 
-from clew_activities.providers.errors import ErrorAnswer, ItemRefused, classify_response
+from clew_activities.providers.provider_errors import ErrorAnswer, ItemRefused, classify_response
 from tests.providers import bedrock_api
 from tests.providers.chat_completions import ChatCompletions
 from tests.providers.dialects import CLAUDE_AT_BEDROCK, DIALECTS

@@ -14,7 +14,7 @@ from clew.contract import ContextOperation
 from clew.contract.payloads import ToolMessage
 from clew.errors import TokenSignature
 from clew_activities.archive import Archive
-from clew_activities.checkpoints import verify_token
+from clew_activities.checkpoint_signing import verify_token
 from clew_audit.audit import audit_file
 from clew_audit.differences import Calls, verify_calls
 from clew_audit.exports import read_export

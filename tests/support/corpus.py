@@ -17,7 +17,7 @@ from temporalio.client import WorkflowHistory
 
 from clew_activities.archive import Archive, Store
 from clew_activities.archive.backends import Bucket
-from clew_activities.checkpoints import Keys
+from clew_activities.checkpoint_signing import Keys
 from clew_audit.exports import read_export
 from clew_audit.histories import SavedHistories
 from clew_workflows.encryption import NO_ENCRYPTION, Encryption, EncryptionKeys, Sealer

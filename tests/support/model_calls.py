@@ -17,12 +17,12 @@ from temporalio.testing import ActivityEnvironment
 from clew import Tool, tool
 from clew.contract import ContextQuery
 from clew_activities.archive import Archive, Store
-from clew_activities.archive.blobs import Blobs
+from clew_activities.archive.blob_store import Blobs
 from clew_activities.archive.thread_source import Threads
 from clew_activities.model.call_model import ModelActivities
 from clew_activities.model.load_media import MediaLoader
 from clew_activities.providers import Providers
-from clew_activities.tools.mcp.tools import McpTools
+from clew_activities.tools.mcp.mcp_tools import McpTools
 from clew_activities.tools.registry import Deployment
 from clew_activities.tools.run_tool import ToolActivities
 from clew_activities.tools.stored_results import Results

@@ -13,8 +13,8 @@ from fastapi.responses import JSONResponse
 from mcp.shared.inbound import InboundLadderRejection, classify_inbound_request, validate_mcp_param_headers
 from starlette.routing import Route
 
-from clew_activities.tools.mcp.settings import HttpSettings, McpSettings
-from clew_activities.tools.mcp.tools import McpTools
+from clew_activities.tools.mcp.mcp_settings import HttpSettings, McpSettings
+from clew_activities.tools.mcp.mcp_tools import McpTools
 from tests.support.web import serve
 
 OLD, NEW = "2025-11-25", "2026-07-28"

@@ -13,7 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clew_activities.providers.dialects import ToolLimits
-from clew_activities.providers.errors import (
+from clew_activities.providers.fit_tools import fit_name
+from clew_activities.providers.interface import HttpRequest, ModelRequest
+from clew_activities.providers.loading import read_key, read_url
+from clew_activities.providers.provider_errors import (
     ErrorAnswer,
     Overloaded,
     ProviderError,
@@ -21,9 +24,6 @@ from clew_activities.providers.errors import (
     classify_response,
     parse_retry_after,
 )
-from clew_activities.providers.fit_tools import fit_name
-from clew_activities.providers.interface import HttpRequest, ModelRequest
-from clew_activities.providers.loading import read_key, read_url
 from clew_activities.providers.reply import DraftDecoder, StopReason, get_member, parse_event, read_count, read_string
 from clew_activities.providers.sanitize import clean, parse_json
 from clew_workflows.contract.messages import Message

@@ -28,7 +28,7 @@ from clew.contract import ContextPolicy, ContextQuery, LateResultInput, Summariz
 from clew.errors import Archived, ClewError, NothingToSummarize, Refusal
 from clew_activities.archive import hibernation
 from clew_activities.archive.hibernation import fit_answer
-from clew_activities.archive.reading import project_call
+from clew_activities.archive.read_for_clients import project_call
 from clew_workflows.contract.content import Content
 from clew_workflows.contract.outcomes import Usage
 from clew_workflows.contract.payloads import AppliedWithdraw, ConfigPayload, OperationPayload, UserMessage

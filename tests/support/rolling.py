@@ -38,7 +38,7 @@ async def run_rolling_worker(
 ) -> AsyncIterator[Clew]:
     """Run a worker with its own task queue and low rollover thresholds, and connect a client to it.
 
-    `options`: those of `make_worker`.
+    `options`: those of `WorkerSettings`.
     """
     clew = Clew(stack.clew.temporal, task_queue) if task_queue else make_client(stack)
     async with serve(clew, stack.environ, store=store or stack.store, thresholds=thresholds, **options):

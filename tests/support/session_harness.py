@@ -57,6 +57,7 @@ from clew_workflows.session import advance, commands, decisions, requests, tool_
 from clew_workflows.session.advance import Stamps
 from clew_workflows.session.carried import RECENT_ENTRIES, carry, restore
 from clew_workflows.session.commands import Command
+from clew_workflows.session.plan import Plan, plan
 from clew_workflows.session.state import Decision, Moment
 from clew_workflows.thread.context.contexts import build_context
 from clew_workflows.thread.context.projection import Projection
@@ -150,6 +151,8 @@ class SessionHarness:
         # How a model call ends that is stopped; None: the test says when.
         self.stopped: Event | None = ModelStopped()
         self.effects: list[SessionEffect] = []
+        self.plan = Plan()
+        self.compares_plan = True
         self.state = decisions.begin("s-1", self.config, task)
         if prepare:
             self.answer_preparation()
@@ -165,6 +168,9 @@ class SessionHarness:
     def apply(self, decision: Decision) -> None:
         step = advance.advance(self.session, decision, self.stamps)
         self.state, self.effect = step.session.state, step.session.effect
+        self.plan.update(self.session)
+        if self.compares_plan:
+            assert self.plan.wanted == plan(self.session), "the plan has not followed the session"
         if decision.effect:
             self.effects.append(decision.effect)
             if isinstance(decision.effect, RunTools) and self.dispatching:
@@ -255,16 +261,18 @@ class SessionHarness:
         answer = self.do(ApprovalInput(**decision))
         assert isinstance(answer, ApprovalReceipt)
 
-    def reply(self, content: str = "", *tools: RequestedTool | str, **reply: Any) -> None:
+    def reply(self, content: Content = "", *tools: RequestedTool | str, **reply: Any) -> None:
         calls = tuple(RequestedTool(name=tool) if isinstance(tool, str) else tool for tool in tools)
-        self.take_event(make_reply(content=content, tool_calls=calls, **reply))
+        own = self.state.run.request.external_tools if self.state.run else None
+        specs = [tool.spec for tool in self.state.settings.list_tools(own)]
+        self.take_event(make_reply(content=content, tool_calls=tool_rounds.check_arguments(calls, specs), **reply))
 
     def answer_calls(self, *contents: str) -> None:
         """Let the calls of the round return, in order."""
         for (call, _), content in zip(self.round.calls, contents, strict=True):
             self.answer_call(call.tool_call_id, content)
 
-    def answer_call(self, tool_call_id: str, content: str | None = None, failure: Failure | None = None) -> None:
+    def answer_call(self, tool_call_id: str, content: Content | None = None, failure: Failure | None = None) -> None:
         """Let one tool call return, also after its run."""
         answer = None if content is None else ToolAnswered(content=content)
         event = ToolReturned(tool_call_id=tool_call_id, answer=answer, failure=failure)

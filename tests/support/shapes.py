@@ -24,7 +24,7 @@ from clew.contract.payloads import (
     UserMessage,
 )
 from clew_activities.archive import Head, formats
-from clew_activities.checkpoints import Checkpoint
+from clew_activities.checkpoint_signing import Checkpoint
 from clew_activities.model.summary_calls import EARLIER_CALLS, EarlierCall
 from clew_workflows import protocol
 from clew_workflows.contract.outcomes import RequestOutcome

@@ -16,10 +16,10 @@ from clew.local import Reply, ScriptedModel, TemporalServer
 from clew.local.scripted import Script
 from clew.tools import ToolDefinition
 from clew_activities.archive import Store
-from clew_activities.checkpoints import Keys
+from clew_activities.checkpoint_signing import Keys
 from clew_activities.providers import load_providers, make_http_client
 from clew_activities.tools.registry import load_tools
-from clew_activities.worker import make_worker
+from clew_activities.worker import WorkerSettings, make_worker
 from tests.support import toolbox
 from tests.support.waiting import wait_until
 
@@ -73,7 +73,7 @@ class Stack:
 async def serve(clew: Clew, environ: Mapping[str, str], **options: Any) -> AsyncIterator[Clew]:
     """Run a worker in this process for the task queue of a client, with the providers of an environment.
 
-    `options`: those of `make_worker`. Without others it has the tools of the toolbox, and a store of its own.
+    `options`: those of `WorkerSettings`. Without others it has the tools of the toolbox, and a store of its own.
     """
     async with make_http_client() as http:
         own: dict[str, Any] = {
@@ -83,10 +83,8 @@ async def serve(clew: Clew, environ: Mapping[str, str], **options: Any) -> Async
             "grace": GRACE,
             **options,
         }
-        worker = make_worker(
-            clew.temporal, task_queue=clew.task_queue, providers=load_providers(environ), http=http, **own
-        )
-        async with worker:
+        settings = WorkerSettings(task_queue=clew.task_queue, providers=load_providers(environ), **own)
+        async with make_worker(clew.temporal, settings, http):
             yield clew
 
 
@@ -99,7 +97,7 @@ def make_client(stack: Stack) -> Clew:
 async def run_deployment(
     stack: Stack, clew: Clew, *agents: Agent, tools: tuple[ToolDefinition, ...] = (), **options: Any
 ) -> AsyncIterator[None]:
-    """Run a worker with these agents and tools on the task queue of a client. `options`: those of `make_worker`.
+    """Run a worker with these agents and tools on the task queue of a client. `options`: those of `WorkerSettings`.
 
     The body begins when the server knows of the worker: commands ask it before they open a session.
     """

@@ -7,7 +7,7 @@ import time
 from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from temporalio.api.deployment.v1 import RoutingConfig
 from temporalio.api.enums.v1 import (
@@ -35,7 +35,7 @@ from clew.local.temporal import temporal_command
 from clew.tools import ToolDefinition
 from clew_activities.tools.registry import load_tools
 from clew_activities.worker import make_workflow_sandbox
-from clew_activities.worker.assembly import DEFAULT_THRESHOLDS, WORKFLOWS
+from clew_activities.worker.environment import WORKFLOWS
 from clew_workflows.host.payload_converter import make_tolerant
 from clew_workflows.protocol import RolloverThresholds
 from tests.support import toolbox
@@ -236,7 +236,7 @@ class Fleet:
     stack: Stack
     clew: Clew
     agents: tuple[Agent, ...] = ()
-    thresholds: RolloverThresholds = DEFAULT_THRESHOLDS
+    thresholds: RolloverThresholds = field(default_factory=RolloverThresholds)
 
     @asynccontextmanager
     async def run(self, build_id: str, *tools: ToolDefinition, current: bool = True) -> AsyncIterator[None]:

@@ -18,7 +18,7 @@ from fastapi import FastAPI, Request, Response
 
 from clew.contract import Webhook, WebhookMessage
 from clew.local.child import LOOPBACK
-from clew_activities.webhooks import WebhookSettings
+from clew_activities.webhook_sending import WebhookSettings
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"

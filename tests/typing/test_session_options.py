@@ -7,17 +7,21 @@ mypy and pyright read this file: a missing error makes its `ignore` unused, whic
 
 from __future__ import annotations
 
+import builtins
+import collections.abc
 import dataclasses
-import inspect
+import types
+import typing
 from dataclasses import dataclass
-from typing import Literal, TypedDict, assert_type, get_type_hints
+from typing import Any, Literal, TypedDict, assert_type, get_args, get_origin, get_type_hints
 
 import pytest
 from pydantic import BaseModel
 
 from clew import Agent, Clew, Session, tool
-from clew.contract import ConfigureInput, EntriesQuery, MessageInput, SessionConfig, SubmitInput
-from clew.session import options
+from clew.contract import ConfigureInput, EntriesQuery, MessageInput, RunSettings, SessionConfig, SubmitInput
+from clew.contract.payloads import ConfigPayload
+from clew.session import keywords
 from clew.tools import external_tool
 
 
@@ -89,29 +93,25 @@ async def spell(session: Session, clew: Clew) -> None:
 
 
 @pytest.mark.parametrize(
-    ("keywords", "model", "others"),
+    ("options", "model", "others"),
     [
-        (options.MessageOptions, MessageInput, {"content"}),
-        (options.InputOptions, SubmitInput, {"content", "kind"}),
-        (options.ConfigChanges, ConfigureInput, set()),
-        (options.SessionOptions, SessionConfig, set()),
-        (options.EntryFilters, EntriesQuery, {"from_seq", "limit"}),
+        (keywords.MessageOptions, MessageInput, {"content"}),
+        (keywords.InputOptions, SubmitInput, {"content", "kind"}),
+        (keywords.ConfigChanges, ConfigureInput, set()),
+        (keywords.SessionOptions, SessionConfig, set()),
+        (keywords.EntryFilters, EntriesQuery, {"from_seq", "limit"}),
     ],
 )
-def test_keyword_arguments_are_those_of_the_contract(
-    keywords: type, model: type[BaseModel], others: set[str]
-) -> None:
-    """Each keyword has the name of its field in the contract, none is missing, and each is documented."""
-    names = get_type_hints(keywords).keys()
-    assert names == model.model_fields.keys() - others
-    # At run time a typed dictionary does not name its base.
-    inherited = options.ConfigChanges if keywords is options.SessionOptions else keywords
-    described = f"{inspect.getdoc(keywords)}\n{inspect.getdoc(inherited)}"
-    assert not [name for name in names if f"    {name}: " not in described]
+def test_keyword_arguments_are_those_of_the_contract(options: type, model: type[BaseModel], others: set[str]) -> None:
+    """Each keyword has the name of its field in the contract, and takes what the field takes. None is missing."""
+    hints, declared = get_type_hints(options), get_type_hints(model)
+    assert hints.keys() == model.model_fields.keys() - others
+    assert not {name: hint for name, hint in hints.items() if not list_forms(hint) >= list_forms(declared[name])}
 
 
 def test_an_agent_has_the_fields_of_a_configuration() -> None:
-    """All but those that only a session has."""
+    """All but those that only a session has, each in the forms of `Clew.open`."""
+    hints = get_type_hints(Agent)
     fields = {field.name for field in dataclasses.fields(Agent)} - {"name", "version"}
     assert fields == SessionConfig.model_fields.keys() - {
         "agent",
@@ -120,3 +120,35 @@ def test_an_agent_has_the_fields_of_a_configuration() -> None:
         "encoding",
         "external_tools",
     }
+    declared = get_type_hints(SessionConfig)
+    assert not {name for name in fields if not list_forms(hints[name]) >= list_forms(declared[name]) - {"None"}}
+
+
+def test_an_entry_holds_the_whole_configuration() -> None:
+    """A field that its type lacks would be left out without a word."""
+    assert {field.name for field in dataclasses.fields(ConfigPayload)} >= SessionConfig.model_fields.keys()
+
+
+def test_settings_of_a_run_are_those_of_a_message() -> None:
+    """They mean the same, within the same bounds, whether a message, a result or a decision brings them."""
+    settings = {name: field for name, field in RunSettings.model_fields.items() if name != "agent"}
+    assert {name: repr(field) for name, field in settings.items()} == {
+        name: repr(MessageInput.model_fields[name]) for name in settings
+    }
+
+
+def list_forms(hint: Any) -> set[str]:
+    """List the forms of a value that a type takes: `str`, `list of str`, the names of classes, texts of choices."""
+    arguments = get_args(hint)
+    match get_origin(hint):
+        case typing.Union | types.UnionType:
+            return {form for each in arguments for form in list_forms(each)}
+        case typing.Annotated:
+            return list_forms(arguments[0])
+        case typing.Literal:
+            return set(map(repr, arguments))
+        case collections.abc.Sequence | builtins.tuple | builtins.list:
+            return {f"list of {form}" for form in list_forms(arguments[0])}
+        case collections.abc.Mapping | builtins.dict:
+            return {"mapping"}
+    return {"None" if hint is type(None) else getattr(hint, "__name__", str(hint))}

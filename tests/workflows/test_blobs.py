@@ -20,7 +20,7 @@ from clew.session.handle import SessionHandle
 from clew_activities.archive import Archive, Store
 from clew_audit.exports import export_session, import_session
 from clew_audit.verification import verify_archive
-from clew_workflows.contract import MAX_CHUNK_BYTES, START_UPLOAD_WORKFLOW, StartUploadInput
+from clew_workflows.contract import START_UPLOAD_WORKFLOW, StartUploadInput
 from clew_workflows.contract.errors import (
     ArchiveDamaged,
     ContentMismatch,
@@ -31,6 +31,7 @@ from clew_workflows.contract.errors import (
     UnsupportedContent,
     UploadUnavailable,
 )
+from clew_workflows.contract.limits import MAX_CHUNK_BYTES
 from tests.support.archives import list_objects
 from tests.support.encrypted import make_encryption, read_history_bytes, run_worker
 from tests.support.media import make_pdf, make_png, make_wav

@@ -22,9 +22,7 @@ from temporalio.client import (
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
-from clew import ClearToolResults, Clew, ContextPolicy, Session
-from clew.contract import ContextOperation
-from clew.contract.payloads import SummaryPayload
+from clew import Clew, ContextPolicy, Session
 from clew.errors import (
     Busy,
     CheckpointUnavailable,
@@ -37,14 +35,11 @@ from clew.errors import (
     WorkerUnavailable,
 )
 from clew.local import Reply, ToolCall
-from clew_activities import checkpoints
-from clew_activities.checkpoints import Keys
-from clew_workflows.contract.messages import Message, list_call_ids
+from clew_activities import checkpoint_signing
+from clew_activities.checkpoint_signing import Keys
+from clew_workflows.contract.messages import Message
 from clew_workflows.protocol import RolloverThresholds
-from clew_workflows.session.checkpoints import draft_checkpoint, make_restore_operation
-from clew_workflows.thread.context.contexts import build_context
-from clew_workflows.thread.entries import Draft
-from tests.support import session_harness, toolbox
+from tests.support import toolbox
 from tests.support.encrypted import needs_plain
 from tests.support.rolling import list_runs, make_id, run_rolling_worker
 from tests.support.stack import Stack, get_last_message, serve
@@ -54,13 +49,6 @@ def read_payload(token: str) -> dict[str, Any]:
     """Read a token's payload without verifying it."""
     body = token.split(".")[1]
     value: dict[str, Any] = json.loads(urlsafe_b64decode(body + "=" * (-len(body) % 4)))
-    return value
-
-
-def make_draft(session: session_harness.SessionHarness, lane: str = "default") -> dict[str, Any]:
-    value: dict[str, Any] = json.loads(
-        draft_checkpoint(session.state, session.thread, lane, session.thread.last_seq).payload
-    )
     return value
 
 
@@ -119,21 +107,6 @@ async def test_a_session_goes_on_from_a_checkpoint(stack: Stack) -> None:
     }
     described = await stack.clew.temporal.get_workflow_handle(branch.id).describe()
     assert not described.raw_description.execution_config.workflow_execution_timeout.seconds
-
-
-def test_a_checkpoint_holds_the_results_that_a_context_has_cleared() -> None:
-    """The new session has no thread that they could be read from."""
-    policy = ContextPolicy(clear_tool_results=ClearToolResults(keep=0))
-    session = session_harness.SessionHarness(tools=("look",), context_policy=policy)
-    session.ask("look")
-    session.reply("", "look")
-    session.answer_calls("blue " * 100)
-    session.reply("it is blue")
-    cleared = build_context(session.thread)
-    assert cleared.meta.cleared_tool_results == 1
-    assert [message["content"] for message in make_draft(session)["context"]["messages"]] == [
-        *("look", "", "blue " * 100, "it is blue")
-    ]
 
 
 @needs_plain
@@ -232,7 +205,7 @@ async def test_a_restore_is_repeated_without_a_second_effect(stack: Stack, monke
     branch = branches[0]
     assert await branch.ask("on") == "fine"
     expired = read_payload(token)["exp"]
-    monkeypatch.setattr(checkpoints, "time", SimpleNamespace(time=lambda: expired))
+    monkeypatch.setattr(checkpoint_signing, "time", SimpleNamespace(time=lambda: expired))
     with pytest.raises(TokenExpired):
         await stack.clew.restore(token)
     for end in (None, "hibernate", "close"):
@@ -255,7 +228,7 @@ async def test_a_restore_that_was_not_finished_is_finished_by_a_repetition(
     await session.ask("one")
     await session.replace_context([{"role": "user", "content": "drawn"}], op_id="o", context_ref="draft")
     token, other = await session.checkpoint("draft"), await session.checkpoint()
-    apply = checkpoints._apply_operation
+    apply = checkpoint_signing._apply_operation
 
     async def fail(session_id: str, operation: dict[str, Any]) -> None:
         if operation["operation"]["type"] == "switch":
@@ -264,7 +237,7 @@ async def test_a_restore_that_was_not_finished_is_finished_by_a_repetition(
 
     async with run_rolling_worker(stack, RolloverThresholds(events=10_000, bytes=10**7, updates=5)) as clew:
         with monkeypatch.context() as failing:
-            failing.setattr(checkpoints, "_apply_operation", fail)
+            failing.setattr(checkpoint_signing, "_apply_operation", fail)
             with pytest.raises(WorkerUnavailable) as caught:
                 await clew.restore(token)
         named = re.search("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", str(caught.value))
@@ -395,72 +368,3 @@ async def test_a_malformed_restoration_fails_at_once_with_its_word(stack: Stack,
         )
     assert isinstance(failed.value.cause, ApplicationError)
     assert failed.value.cause.type == "invalid_input"
-
-
-@pytest.mark.parametrize("role", ["system", "user"])
-def test_a_summary_becomes_a_users_message(role: Any) -> None:
-    """The prompt is not among the messages, and where it is the session's own the configuration has it."""
-    session = session_harness.SessionHarness(
-        system_prompt="Be brief.", context_policy=ContextPolicy(summary_role=role)
-    )
-    session.ask("hello")
-    session.take_event(session_harness.make_reply(content="fine"))
-    said = {"context_ref": "default", "from_seq": 1, "to_seq": 1, "content": "a greeting", "format": "text"}
-    session.commit(Draft(SummaryPayload.from_json(said | {"model": "local:tiny"})))
-    draft = make_draft(session)
-    assert draft["context"] == {
-        "messages": [
-            {"role": "user", "content": "Summary of earlier conversation:\na greeting"},
-            {"role": "assistant", "content": "fine"},
-        ]
-    }
-    assert draft["config"]["system_prompt"] == "Be brief."
-
-
-def test_a_lanes_own_prompt_goes_with_it() -> None:
-    """Also if the lane's own setting is to have no prompt."""
-    session = session_harness.SessionHarness(system_prompt="Be brief.")
-    session.operate("o-1", result_context={"messages": [], "system_prompt": "Be long."})
-    assert make_draft(session)["context"] == {"messages": [], "system_prompt": "Be long."}
-    session.operate("o-2", result_context={"messages": [], "system_prompt": ""})
-    assert make_draft(session)["context"] == {"messages": [], "system_prompt": ""}
-
-
-def test_what_was_configured_goes_along() -> None:
-    """Set fields of the policy are restored; fields that were never set stay unset."""
-    session = session_harness.SessionHarness(tools=("add",))
-    assert make_draft(session)["config"] == {"model": "openai:gpt-4o", "encoding": "heuristic", "tools": ["add"]}
-    session.configure(context_policy=ContextPolicy(keep_last_turns=9))
-    assert make_draft(session)["config"]["context_policy"]["keep_last_turns"] == 9
-
-
-def test_a_restored_session_takes_its_context_as_any_snapshot() -> None:
-    """A call and its result stay together under new ids, and ids stay ids, however often a session is restored."""
-    call = {"id": "tool00001", "name": "add", "arguments": {}}
-    said = [
-        {"role": "assistant", "content": "", "tool_calls": [call]},
-        {"role": "tool", "content": "", "tool_call_id": "tool00001"},
-    ]
-    payload: dict[str, Any] = {
-        "session_id": "s",
-        "at_seq": 1,
-        "context_ref": "default",
-        "context": {"messages": said},
-    }
-    ids = ["tool00001"]
-    for _ in range(3):
-        session = session_harness.SessionHarness()
-        session.do(ContextOperation.model_validate_json(json.dumps(make_restore_operation(payload, "o"))))
-        asked, told = session.context().messages
-        (call_id,) = list_call_ids(asked)
-        assert told.get("tool_call_id") == call_id not in ids
-        ids.append(call_id)
-        payload = payload | {"context": {"messages": [asked, told]}}
-
-
-def test_a_checkpoint_covers_the_tools_of_servers() -> None:
-    """A worker that restores it resolves the configured names to the same schemas."""
-    session = session_harness.SessionHarness(tools=("mcp:files/*", "add"), prepare=False)
-    session.answer_preparation(tools=("mcp__files__read", "add", "read_result"))
-    drafted = draft_checkpoint(session.state, session.thread, "default", session.thread.last_seq)
-    assert [tool["name"] for tool in drafted.fingerprinted["tools"]] == ["mcp__files__read", "add"]

@@ -16,7 +16,7 @@ import pytest
 
 from clew import Agent, Clew, RequestFailed
 from clew.local import Reply, ToolCall
-from clew_activities.tools.mcp.settings import McpSettings, ProcessSettings
+from clew_activities.tools.mcp.mcp_settings import McpSettings, ProcessSettings
 from tests.support import bad_mcp_server
 from tests.support.processes import open_session_on, run_worker_process
 from tests.support.stack import Stack, get_last_message, make_client, run_deployment

@@ -10,7 +10,7 @@ from obstore.store import MemoryStore
 
 from clew import Clew, Session
 from clew.errors import ArchiveUnavailable
-from clew.session.events.types import EntryCommitted
+from clew.session.events.event_types import EntryCommitted
 from clew_activities.archive import Store, ended_runs
 from clew_activities.archive.backends import Bucket
 from clew_workflows.protocol import RolloverThresholds

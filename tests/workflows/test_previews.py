@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from clew import ContextPolicy, Session
 from clew.contract import ContextQuery, PendingMessage
-from clew.errors import EmptyContent, InvalidInput, InvalidTokenBudget
+from clew.errors import EmptyContent, InvalidInput
 from clew.local import Reply, ToolCall
-from clew_workflows.session import views
-from clew_workflows.session.state import Learned
-from tests.support import session_harness
 from tests.support.rolling import make_id, run_rolling_worker
 from tests.support.stack import Stack, get_last_message
 
@@ -24,58 +20,6 @@ SHORT = ContextPolicy(max_input_tokens=700, reserve_output_tokens=100, keep_last
 def query(*contents: str, **asked: Any) -> ContextQuery:
     pending = tuple(PendingMessage(role="user", content=content) for content in contents)
     return ContextQuery(pending=pending, **asked)
-
-
-def test_a_preview_commits_nothing() -> None:
-    """Thread and state do not change; the answer has the seq at which it was made."""
-    session = session_harness.SessionHarness()
-    session.ask("one")
-    session.reply("yes")
-    state, rev = session.state, session.thread.rev
-    shown = views.build_projection(session.state, session.thread, query("two", "three"))
-    assert (session.state, session.thread.rev) == (state, rev)
-    assert [message["content"] for message in shown.messages] == ["one", "yes", "two", "three"]
-    meta = shown.meta
-    assert (meta.pending_count, meta.fits, meta.basis_last_seq, meta.basis_rev) == (2, True, rev - 1, rev)
-    assert (meta.entries_total, meta.entries_included) == (rev, 2)
-    assert (meta.model, meta.budget) == ("openai:gpt-4o", session.state.settings.policy.budget)
-    assert meta.max_output_tokens == session.state.settings.policy.reserve_output_tokens
-
-
-def test_what_does_not_fit_is_answered() -> None:
-    """The answer names the part that is too large; an invalid policy is refused."""
-    session = session_harness.SessionHarness(table=True, context_policy=SHORT)
-    shown = views.build_projection(session.state, session.thread, query("word " * 2000))
-    meta = shown.meta
-    assert (shown.messages, meta.fits) == ([], False)
-    assert meta.overflow
-    assert meta.overflow.part == "request"
-    assert meta.overflow.needed > meta.overflow.available
-    assert meta.estimated_tokens > (meta.budget or 0)
-    assert meta.input_cost_usd is None
-    roomy = query("word " * 2000, context_policy=ContextPolicy(max_input_tokens=100_000))
-    assert views.build_projection(session.state, session.thread, roomy).meta.fits
-    none = query("one", context_policy=ContextPolicy(max_input_tokens=50))
-    with pytest.raises(InvalidTokenBudget):
-        views.build_projection(session.state, session.thread, none)
-
-
-def test_it_is_priced_by_what_a_worker_has_told() -> None:
-    """Input by its tokens, as the provider counts them, and at most a reply of full length; unknown is not 0."""
-    session = session_harness.SessionHarness(table=True)
-    (price,) = session.state.settings.profiles["openai:gpt-4o"].prices
-    meta = views.build_projection(session.state, session.thread, query("one")).meta
-    tokens, reply = meta.estimated_tokens, meta.max_output_tokens or 0
-    assert meta.input_cost_usd == pytest.approx(tokens * price.input / 1e6)
-    assert meta.cost_usd_at_most == pytest.approx((tokens * price.input + reply * price.output) / 1e6)
-    state = replace(
-        session.state, settings=replace(session.state.settings, learned={"openai:gpt-4o": Learned(eighths=16)})
-    )
-    assert views.build_projection(state, session.thread, query("one")).meta.input_cost_usd == pytest.approx(
-        2 * tokens * price.input / 1e6
-    )
-    unknown = session_harness.SessionHarness(table=True, model="local:unheard-of")
-    assert views.build_projection(unknown.state, unknown.thread, query("one")).meta.input_cost_usd is None
 
 
 async def assert_asked_as_previewed(stack: Stack, session: Session, content: str, **own: Any) -> None:

@@ -16,7 +16,7 @@ from clew.errors import ClewError, NotFound, UnknownBlob
 from clew.local import Reply, scripted_model, temporal_server
 from clew.schedules import Schedules
 from clew.serve.mcp_server import URI_PREFIX
-from clew.serve.openai.names import ResponseName
+from clew.serve.openai.ids import ResponseName
 from clew.session.events import StatusChanged
 from clew_activities.archive import Store
 from clew_workflows.contract import WORKFLOW_TYPE, SessionConfig

@@ -10,7 +10,7 @@ import pytest
 from clew import RequestFailed, Session
 from clew.local import Reply, ToolCall
 from clew_activities.archive import Archive
-from clew_activities.providers.refusals import TEXT_MARKER
+from clew_activities.providers.refused_parts import TEXT_MARKER
 from clew_audit.audit import audit_session
 from tests.support.stack import Stack
 

@@ -22,7 +22,7 @@ from clew.contract.payloads import ConfigPayload
 from clew_activities.archive import Store
 from clew_activities.providers import load_providers, make_http_client
 from clew_activities.tools.registry import load_tools
-from clew_activities.worker import SessionWorker, make_worker, make_workflow_sandbox
+from clew_activities.worker import SessionWorker, WorkerSettings, make_worker, make_workflow_sandbox
 from clew_audit.replay import replay_run
 from clew_workflows.contract.messages import compute_digest
 from clew_workflows.contract.tokens import load_encoding, load_encodings
@@ -89,7 +89,8 @@ async def test_a_thread_is_equal_after_replay(stack: Stack) -> None:
 
     def worker(http: httpx.AsyncClient) -> SessionWorker:
         tools = load_tools(["tests.support.toolbox"])
-        return make_worker(clew.temporal, task_queue=queue, providers=providers, tools=tools, http=http, store=store)
+        settings = WorkerSettings(task_queue=queue, providers=providers, tools=tools, store=store)
+        return make_worker(clew.temporal, settings, http)
 
     async with make_http_client() as http:
         async with worker(http):

@@ -15,7 +15,7 @@ from clew import (
     Closed,
     ContextPolicy,
 )
-from clew.contract import MAX_MESSAGE_BYTES
+from clew.contract.limits import MAX_MESSAGE_BYTES
 from clew.errors import (
     EmptyContent,
     InvalidInput,

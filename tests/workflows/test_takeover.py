@@ -17,7 +17,7 @@ from clew import Clew, Session
 from clew.local import Reply, ToolCall
 from clew_activities.archive import Store
 from clew_activities.providers import load_providers, make_http_client
-from clew_activities.worker import SessionWorker, make_worker
+from clew_activities.worker import SessionWorker, WorkerSettings, make_worker
 from tests.support.hostile_input import SLOW, SLOW_ANSWER
 from tests.support.processes import is_running, list_validations, open_session_on, run_worker_process
 from tests.support.rolling import list_runs
@@ -198,12 +198,13 @@ async def test_a_workers_end_is_not_a_users_cancel(stack: Stack) -> None:
         providers = load_providers({"CLEW_PROVIDER_SCRIPTED_BASE_URL": stack.provider.base_url})
         return make_worker(
             stack.clew.temporal,
-            task_queue=queue,
-            providers=providers,
-            tools={},
-            http=http,
-            store=Store.from_url("memory://"),
-            grace=timedelta(seconds=0.2),
+            WorkerSettings(
+                task_queue=queue,
+                providers=providers,
+                store=Store.from_url("memory://"),
+                grace=timedelta(seconds=0.2),
+            ),
+            http,
         )
 
     async with make_http_client() as http:

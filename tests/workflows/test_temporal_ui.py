@@ -15,7 +15,7 @@ from temporalio.client import WorkflowExecution, WorkflowExecutionStatus, Workfl
 from clew import Session
 from clew.errors import NotFound
 from clew.local import ToolCall
-from clew_workflows.host.visibility import METADATA_QUERY
+from clew_workflows.host.handlers import METADATA_QUERY
 from docs.generate import messages
 from tests.support.rolling import make_id
 from tests.support.scripts import make_tool_script

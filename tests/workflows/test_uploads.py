@@ -30,8 +30,7 @@ from clew.errors import (
 from clew_activities.archive import Archive, Store
 from clew_activities.archive.uploads import read_ticket
 from clew_audit.verification import rekey_archive
-from clew_workflows.contract.content import MAX_BLOB_BYTES
-from clew_workflows.contract.names import MAX_UPLOAD_SECONDS
+from clew_workflows.contract.limits import MAX_BLOB_BYTES, MAX_UPLOAD_SECONDS
 from clew_workflows.encryption import Encryption
 from tests.support.archives import list_objects
 from tests.support.cluster import find_cluster

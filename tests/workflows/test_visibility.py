@@ -16,7 +16,7 @@ from temporalio.client import WorkflowExecutionDescription
 from clew import Clew, Session
 from clew.local import Reply, ToolCall, temporal_server
 from clew.session.namespace import setup_namespace
-from clew_activities.archive import listing
+from clew_activities.archive import archived_sessions
 from clew_workflows.contract.lists import SEARCH_ATTRIBUTES
 from clew_workflows.protocol import RolloverThresholds
 from clew_workflows.temporal_faults.task_commands import MEMO_KEY
@@ -255,7 +255,7 @@ async def test_a_namespace_without_search_attributes(
     stack: Stack, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sessions work, the worker says once what is missing, and they show what is registered when they open again."""
-    monkeypatch.setattr(listing, "FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(archived_sessions, "FRESH_SECONDS", 0.0)
     caplog.set_level(logging.WARNING, "clew.worker")
     async with temporal_server(ui=False, search_attributes={"ClewStatus": "Int"}) as server:
         other = replace(stack, clew=await Clew.connect(server.address))

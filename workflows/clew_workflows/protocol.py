@@ -317,12 +317,14 @@ class RequestedTool(Value):
         arguments: The arguments.
         malformed: The arguments' text where it was not a JSON object; `arguments` is empty then.
         cut: The reply ended within the arguments, whose text so far is `malformed`.
+        problem: How the arguments violate the schema of the tool; None: they do not.
     """
 
     name: str
     arguments: dict[str, Any] = Field(default={})
     malformed: str | None = None
     cut: bool = False
+    problem: str | None = None
 
 
 class ModelReply(Value):
@@ -1081,7 +1083,7 @@ Effect = (
     | SignCheckpoint
     | CheckBlobs
 )
-"""The input of one activity: `clew_workflows.host.execution.make_plan` names the activity and its timeouts."""
+"""The input of one activity: `clew_workflows.host.execution.choose_options` names the activity and its timeouts."""
 
 Event = (
     Prepared

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from itertools import takewhile
 
-from clew_activities.archive.backends import SignedPut
-from clew_activities.archive.errors import (
+from clew_activities.archive.archive_errors import (
     KeyMissing,
     ObjectDamaged,
     ObjectMissing,
     StoreUnavailable,
     ThreadMismatch,
 )
+from clew_activities.archive.backends import SignedPut
 from clew_activities.archive.formats import (
     Children,
     Head,

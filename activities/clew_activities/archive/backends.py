@@ -30,8 +30,8 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, PreconditionError
 from obstore.store import AzureStore, GCSStore, ObjectStore, S3Store
 
-from clew_activities.archive.errors import ObjectChanged, ObjectDamaged
-from clew_workflows.contract.content import MAX_BLOB_BYTES
+from clew_activities.archive.archive_errors import ObjectChanged, ObjectDamaged
+from clew_workflows.contract.limits import MAX_BLOB_BYTES
 from clew_workflows.encryption import MAX_OVERHEAD_BYTES
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from clew.schedules import Schedules
 from clew.session.connection import Clew
 from clew.session.handle import SERVICE_PREFIX
 from clew_activities.archive import Archive, ObjectDamaged, ObjectMissing
+from clew_activities.archive.archive_errors import translate_archive_errors
 from clew_activities.archive.ended_runs import describe_run
-from clew_activities.archive.errors import translate_archive_errors
 from clew_activities.archive.thread_source import ThreadLocation, Threads, find_last_attempt, make_not_found
 from clew_activities.heartbeats import send_heartbeats
 from clew_workflows.contract import WORKFLOW_TYPE, DeleteSessionInput

@@ -12,7 +12,7 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowExecutionDescription, WorkflowExecutionStatus, WorkflowHandle
 from temporalio.service import RPCError, RPCStatusCode
 
-from clew_activities.archive.errors import ObjectDamaged, ThreadMismatch
+from clew_activities.archive.archive_errors import ObjectDamaged, ThreadMismatch
 from clew_activities.archive.formats import Head
 from clew_workflows.contract import WORKFLOW_TYPE
 from clew_workflows.contract.names import DELETED_WORKFLOW

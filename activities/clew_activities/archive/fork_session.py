@@ -14,8 +14,8 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from clew.session.connection import start_session
 from clew_activities.archive import Archive, Head, ObjectChanged
+from clew_activities.archive.archive_errors import translate_archive_errors
 from clew_activities.archive.ended_runs import OLD_HEAD_PAUSE_SECONDS, was_interrupted
-from clew_activities.archive.errors import translate_archive_errors
 from clew_activities.archive.thread_source import (
     ArchivedThread,
     ThreadLocation,

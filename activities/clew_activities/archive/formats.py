@@ -18,7 +18,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json, to_json
 
-from clew_activities.archive.errors import ObjectDamaged
+from clew_activities.archive.archive_errors import ObjectDamaged
 from clew_workflows.contract.content import Digest
 from clew_workflows.contract.lists import SessionSummary
 from clew_workflows.contract.messages import canonicalize, compute_digest

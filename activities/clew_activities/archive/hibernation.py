@@ -12,8 +12,8 @@ from pydantic_core import from_json, to_json
 from temporalio import activity
 
 from clew_activities.archive import Archive, Head, ObjectDamaged, ThreadMismatch
-from clew_activities.archive.errors import translate_archive_errors
-from clew_activities.archive.listing import SearchAttributes
+from clew_activities.archive.archive_errors import translate_archive_errors
+from clew_activities.archive.archived_sessions import SearchAttributes
 from clew_activities.archive.thread_source import ArchivedThread, check_entry, get_own_session, query_session
 from clew_activities.heartbeats import send_heartbeats
 from clew_workflows.contract.errors import InvalidInput

@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 from obstore.exceptions import BaseError
 from obstore.store import MemoryStore, from_url
 
+from clew_activities.archive.archive_errors import KeyMissing, ObjectDamaged, ObjectMissing, StoreUnavailable
 from clew_activities.archive.backends import (
     MAX_OBJECT_BYTES,
     Bucket,
@@ -24,7 +25,6 @@ from clew_activities.archive.backends import (
     SignedPut,
     check_size,
 )
-from clew_activities.archive.errors import KeyMissing, ObjectDamaged, ObjectMissing, StoreUnavailable
 from clew_activities.user_modules import NotImportable, import_user_module
 from clew_workflows.contract.errors import NewerVersion, TooLarge, UnknownKey
 from clew_workflows.encryption import (

@@ -19,12 +19,12 @@ from pydantic import AwareDatetime, ValidationError
 from pydantic_core import from_json, to_json
 from temporalio import activity
 
-from clew_activities.archive.blobs import Blobs
-from clew_activities.archive.errors import ObjectDamaged, ObjectMissing, translate_archive_errors
+from clew_activities.archive.archive_errors import ObjectDamaged, ObjectMissing, translate_archive_errors
+from clew_activities.archive.blob_store import Blobs
 from clew_activities.archive.formats import hash_bytes
 from clew_activities.heartbeats import send_heartbeats
 from clew_workflows.contract import FinishUploadInput, StartUploadInput
-from clew_workflows.contract.content import MAX_BLOB_BYTES, Blob
+from clew_workflows.contract.content import Blob
 from clew_workflows.contract.errors import (
     ContentMismatch,
     InvalidInput,
@@ -35,6 +35,7 @@ from clew_workflows.contract.errors import (
     UploadExpired,
     UploadUnavailable,
 )
+from clew_workflows.contract.limits import MAX_BLOB_BYTES
 from clew_workflows.contract.outputs import BlobReceipt, UploadReceipt
 from clew_workflows.encryption import Changed, Unsealed
 from clew_workflows.session.advance import format_timestamp

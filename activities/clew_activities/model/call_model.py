@@ -18,14 +18,14 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from clew_activities.archive import ArchiveError
-from clew_activities.archive.blobs import Blobs
+from clew_activities.archive.blob_store import Blobs
 from clew_activities.archive.thread_source import get_own_session, query_session
 from clew_activities.heartbeats import send_heartbeats
-from clew_activities.model.drawn import keep_media
-from clew_activities.model.load_media import MediaLoader
+from clew_activities.model.load_media import MediaLoader, keep_media
 from clew_activities.model.model_table import NO_OWN_MODELS, OwnModels, find_prices, find_taken_media
 from clew_activities.model.reply_in_progress import ReplyInProgress, count_reply, count_searches, fit_reply
 from clew_activities.model.structured_output import SchemaUnusable, Validation
+from clew_activities.offload import offload
 from clew_activities.providers import (
     ModelRequest,
     Provider,
@@ -36,7 +36,9 @@ from clew_activities.providers import (
     stream,
 )
 from clew_activities.providers.encoders import get_forms, make_cache_key, wrap_schema
-from clew_activities.providers.errors import (
+from clew_activities.providers.http import DEFAULT, DRAWING, HttpSettings
+from clew_activities.providers.options import expects_media
+from clew_activities.providers.provider_errors import (
     ContentRefused,
     ContextLengthExceeded,
     ItemRefused,
@@ -44,17 +46,15 @@ from clew_activities.providers.errors import (
     PromptRefused,
     Unreachable,
 )
-from clew_activities.providers.http import DEFAULT, DRAWING, HttpSettings
-from clew_activities.providers.options import expects_media
-from clew_activities.providers.refusals import Search
+from clew_activities.providers.refused_parts import Search
 from clew_activities.providers.reply import AnswerDecoder
-from clew_activities.telemetry.interceptor import compute_retry_delay
 from clew_activities.telemetry.metrics import record_first_token
 from clew_activities.tools.registry import Deployment
 from clew_workflows.contract.hooks import HookPoint
 from clew_workflows.contract.messages import Message, ToolSpec, compute_digest
 from clew_workflows.contract.outputs import Context, ContextMeta
 from clew_workflows.contract.payloads import Fitting
+from clew_workflows.host.retries import MAX_WASTED_ATTEMPTS, WASTED
 from clew_workflows.host.runtime import LOCAL_CONTEXTS
 from clew_workflows.protocol import (
     OUTAGES,
@@ -65,6 +65,7 @@ from clew_workflows.protocol import (
     Outdated,
     describe_read,
 )
+from clew_workflows.session.tool_rounds import check_arguments
 from clew_workflows.thread.context.projection import Projection
 
 log = logging.getLogger("clew.worker")
@@ -90,20 +91,10 @@ FIRST_PAUSE_SECONDS = 0.5
 """How often an attempt tries to store what a model has drawn, and the first pause between, which doubles."""
 MAX_UNCHECKED_ATTEMPTS = 3
 """Attempts after which a call is not made because hooks have not checked its request."""
-WASTED = ("empty_reply", "truncated_stream")
-"""The failures of attempts that were paid for, and came to nothing."""
-MAX_WASTED_ATTEMPTS = 3
-"""So many of them, and the last is final."""
-ATTEMPTS_BEFORE_FALLBACK = 3
-"""Attempts after which an outage is final, if the run has a fallback."""
-TIME_BEFORE_FALLBACK = timedelta(seconds=5)
-"""Time after which no other attempt begins, if the run has a fallback."""
 AWAY_SECONDS = 300.0
 """Seconds for which a worker remembers that a model had an outage: a call with a fallback makes one attempt then."""
 MAX_AWAY = 1_000
 """Most models that a worker remembers so."""
-TIME_FOR_FIRST_CONTACT = timedelta(seconds=5)
-"""Time after which no other attempt begins, if this process has never had a connection to the provider."""
 SILENCE_BEFORE_FALLBACK = 120.0
 """Longest wait for the next chunk of a response, in seconds, if the run has a fallback. Models that think send none
 for a minute."""
@@ -190,7 +181,7 @@ class ModelActivities:
             ProviderError: The call failed.
             SchemaUnusable: The answer's schema cannot be used.
         """
-        left = reading.time_left
+        left = reading.attempt.time_left
         limit = asyncio.timeout(None if left is None else (left - TIME_TO_ANSWER).total_seconds())
         try:
             async with limit:
@@ -274,6 +265,9 @@ class ModelActivities:
                 reply = await self._keep_media(reply, decoder, reading)
         if reading.reduced:
             reply = reading.reduced.restore_names(reply)
+        if reply.tool_calls:
+            calls = await offload(decoder.arguments_size, check_arguments, reply.tool_calls, context.tool_spec)
+            reply = reply.model_copy(update={"tool_calls": calls})
         reply = await reading.complete_usage(fit_reply(reply), count_searches(reply))
         problem = None
         if schema is not None and not reply.tool_calls and reply.stop_reason != "paused":
@@ -352,20 +346,21 @@ class ModelActivities:
         if error.type == ContentRefused.type and (text := reading.text):
             error.details["text"] = text[:MAX_REFUSED_CHARACTERS]
         is_wasted = error.type in WASTED and reading.note_fault("wasted") >= MAX_WASTED_ATTEMPTS
-        failure = make_provider_failure(error, is_final=is_wasted)
-        is_unknown = isinstance(error, Unreachable) and reading.call.model.partition(":")[0] not in self._reached
-        is_away = self._outages.has(reading.call.model)
-        is_final = (falls_back and (is_away or _is_lasting(failure, reading))) or (
-            is_unknown and _follows_too_late(failure, reading, TIME_FOR_FIRST_CONTACT)
+        failure, attempt = make_provider_failure(error, is_final=is_wasted), reading.attempt.describe()
+        is_last = is_wasted or attempt.is_last(
+            failure,
+            has_fallback=reading.call.has_fallback,
+            is_away=self._outages.has(reading.call.model),
+            is_unknown=isinstance(error, Unreachable) and reading.call.model.partition(":")[0] not in self._reached,
         )
-        if not is_final and compute_retry_delay(failure, reading.time_left) is not None:
+        if not is_last and attempt.compute_delay(failure) is not None:
             # The next attempt reads what this one has used: a failed attempt returns nothing else.
             activity.heartbeat(*reading.describe())
             return failure
         if falls_back:
             self._outages.note(reading.call.model)
         interrupted = await reading.interrupt(keeps_text=error.type != ContentRefused.type and not falls_back)
-        return make_provider_failure(error, interrupted, is_final=is_final or is_wasted)
+        return make_provider_failure(error, interrupted, is_final=is_last)
 
 
 class Outages:
@@ -491,18 +486,6 @@ def _copy_context(posted: Projection) -> Context:
     """Copy a local context: the session's own values never change."""
     messages, tools, schema = from_json(to_json((posted.messages, posted.tool_spec, posted.output_schema)))
     return Context.model_construct(messages=messages, tool_spec=tools, meta=posted.meta, output_schema=schema)
-
-
-def _is_lasting(failure: ApplicationError, reading: ReplyInProgress) -> bool:
-    """Whether an outage lasts too long to wait for its end, where another model can be called."""
-    return activity.info().attempt >= ATTEMPTS_BEFORE_FALLBACK or _follows_too_late(
-        failure, reading, TIME_BEFORE_FALLBACK
-    )
-
-
-def _follows_too_late(failure: ApplicationError, reading: ReplyInProgress, within: timedelta) -> bool:
-    """Whether the next attempt would begin later than `within` after the call was scheduled."""
-    return compute_retry_delay(failure, within - reading.time_passed) is None
 
 
 def make_provider_failure(

@@ -1,21 +1,26 @@
-"""The bytes of the images, recordings and files that model calls send, read from the archive."""
+"""The images, recordings and files of model calls: read from the archive to be sent, and stored in it if drawn."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 from temporalio.exceptions import ApplicationError
 
-from clew_activities.archive.blobs import Blobs
-from clew_activities.archive.errors import ObjectDamaged, translate_archive_errors
+from clew_activities.archive.archive_errors import ObjectDamaged, translate_archive_errors
+from clew_activities.archive.blob_store import Blobs
 from clew_activities.providers import ModelRequest, Provider
 from clew_activities.providers.encoders import get_forms
-from clew_activities.providers.errors import MediaRefused
-from clew_activities.providers.media import choose_media, describe_replaced
-from clew_workflows.contract.errors import UnknownBlob
+from clew_activities.providers.provider_errors import MediaRefused
+from clew_activities.providers.reply import DrawnMedia
+from clew_activities.providers.request_media import choose_media, describe_replaced
+from clew_activities.received_media import NewMedia, Unusable, make_part
+from clew_workflows.contract.content import Part, read_parts
+from clew_workflows.contract.errors import Refusal, UnknownBlob
+from clew_workflows.protocol import ModelReply
 
 MAX_SENDING_BYTES = 256 * 1024 * 1024
 """Most bytes, as base64, of the media of the calls that a worker makes at the same time; others wait."""
@@ -77,3 +82,55 @@ class MediaLoader:
                     message = f"media of the context cannot be read: {error}. Store the bytes again"
                     raise ApplicationError(message, type=UnknownBlob.type, non_retryable=True) from error
             return read
+
+
+# The images and recordings of a reply.
+
+
+async def keep_media(
+    reply: ModelReply, media: Sequence[DrawnMedia], blobs: Blobs | None, session_id: str, *, has_places: bool
+) -> ModelReply:
+    """Store the media of a reply, and make its content parts: texts and media, in their order.
+
+    What cannot be a part is a text that says why. Unless the media `has_places` in the text, it follows all of it.
+
+    Raises:
+        ArchiveError: The archive cannot be read or written.
+    """
+    family = await blobs.find_family(session_id) if blobs else None
+    text, parts, end = reply.text, list[Part](), 0
+    starts = [drawn.start for drawn in media]
+    if not has_places:
+        starts = [len(text)] * len(media)
+    for start, drawn in zip(starts, media, strict=True):
+        _append_text(parts, text[end:start])
+        end = max(start, end)
+        parts.append(await _keep(drawn, blobs, family))
+    _append_text(parts, text[end:])
+    has_media = any(part["type"] != "text" for part in parts)
+    content: Any = parts if has_media else "\n".join(part["text"] for part in parts if part["type"] == "text")
+    return reply.model_copy(update={"content": content})
+
+
+def _append_text(parts: list[Part], text: str) -> None:
+    if text.strip():
+        parts.append({"type": "text", "text": text})
+
+
+async def _keep(drawn: DrawnMedia, blobs: Blobs | None, family: str | None) -> Part:
+    if drawn.url:
+        parts = read_parts([{"type": "image", "url": drawn.url}])
+        return parts[0] if parts else _say(Unusable(drawn.kind, "its address is not valid"))
+    read = await asyncio.to_thread(drawn.read)
+    if not isinstance(read, NewMedia):
+        return _say(read)
+    if blobs is None or family is None:
+        return _say(Unusable(drawn.kind, "the worker has no archive that could keep it"))
+    try:
+        return make_part(drawn.kind, await blobs.store(family, read.data, media_type=read.media_type, name=read.name))
+    except Refusal as refusal:
+        return _say(Unusable(drawn.kind, refusal.message))
+
+
+def _say(unusable: Unusable) -> Part:
+    return {"type": "text", "text": unusable.text}

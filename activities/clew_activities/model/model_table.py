@@ -4,10 +4,10 @@ A family matches the names that begin with its prefix. The provider is removed f
 `openai:gpt-4o-mini`. Of several families the one with the longest prefix is taken. A model without a family gets the
 default sizes, and the worker logs it once.
 
-To add a model, add a line to `FAMILIES`, and one to `_TAKEN` if the others say something else of its media, with the
-page it comes from. Lines may be changed at any time: a session keeps the profile that a worker has given it, in its
-history, and the recipe of a call says what media the model was known to take. Prices come from the data that the
-library `genai-prices` ships; nothing is read from the network.
+To add a model, add its prefix to a line of `FAMILIES`, and a line to `_TAKEN` if the others say something else of its
+media, with the page it comes from. Lines may be changed at any time: a session keeps the profile that a worker has
+given it, in its history, and the recipe of a call says what media the model was known to take. Prices come from the
+data that the library `genai-prices` ships; nothing is read from the network.
 
 A team's own models have their sizes and prices in two files (`OwnModels`), which take precedence. A session sets
 other sizes in its `context_policy`.
@@ -66,91 +66,57 @@ class Family:
     encoding: EncodingName = "o200k_base"
 
 
+_O200K: EncodingName = "o200k_base"
 _CL100K: EncodingName = "cl100k_base"
 
-FAMILIES: tuple[Family, ...] = (
-    # Anthropic: platform.claude.com/docs/en/models, a page for each model. The tokenizer is not public; of the same
-    # text the one of 4.7 and later makes some 30 % more tokens than the one before.
-    Family("claude-", 200_000, 64_000),
-    Family("claude-3-haiku", 200_000, 4_096),
-    Family("claude-3-sonnet", 200_000, 4_096),
-    Family("claude-3-opus", 200_000, 4_096),
-    Family("claude-3-5-haiku", 200_000, 8_192),
-    Family("claude-3-5-sonnet", 200_000, 8_192),
-    Family("claude-haiku-5-5", 1_000_000, 128_000),
-    Family("claude-sonnet-4-6", 1_000_000, 128_000),
-    Family("claude-sonnet-5", 1_000_000, 128_000),
-    Family("claude-opus-4", 200_000, 32_000),
-    Family("claude-opus-4-5", 200_000, 64_000),
-    Family("claude-opus-4-6", 1_000_000, 128_000),
-    Family("claude-opus-4-7", 1_000_000, 128_000),
-    Family("claude-opus-4-8", 1_000_000, 128_000),
-    Family("claude-opus-5", 1_000_000, 128_000),
-    Family("claude-fable-5", 1_000_000, 128_000),
-    # OpenAI: developers.openai.com/api/docs/models; encodings as in `tiktoken.model`. Of the 400 000 and 1 050 000
-    # tokens that the models of GPT-5 have, 128 000 are for the reply alone.
-    Family("gpt-5", 272_000, 128_000),
-    Family("gpt-5-chat", 128_000, 16_384),
-    Family("gpt-5.4", 922_000, 128_000),
-    Family("gpt-5.4-mini", 272_000, 128_000),
-    Family("gpt-5.4-nano", 272_000, 128_000),
-    Family("gpt-5.5", 922_000, 128_000),
-    Family("gpt-4.1", 1_047_576, 32_768),
-    Family("gpt-4o", 128_000, 16_384),
-    Family("chatgpt-4o", 128_000, 16_384),
-    Family("gpt-4-turbo", 128_000, 4_096, _CL100K),
-    Family("gpt-4-1106", 128_000, 4_096, _CL100K),
-    Family("gpt-4-0125", 128_000, 4_096, _CL100K),
-    Family("gpt-4", 8_192, 8_192, _CL100K),
-    Family("gpt-4-32k", 32_768, 32_768, _CL100K),
-    Family("gpt-4.5", 128_000, 16_384),
-    Family("gpt-3.5-turbo", 16_385, 4_096, _CL100K),
-    Family("o1", 200_000, 100_000),
-    Family("o1-preview", 128_000, 32_768),
-    Family("o1-mini", 128_000, 65_536),
-    Family("o3", 200_000, 100_000),
-    Family("o4-mini", 200_000, 100_000),
-    Family("gpt-oss", 131_072),
-    # Google: ai.google.dev/gemini-api/docs/models. The tokenizer is not public.
-    Family("gemini-2.0-flash", 1_048_576, 8_192),
-    Family("gemini-2.5-flash", 1_048_576, 65_536),
-    Family("gemini-2.5-pro", 1_048_576, 65_536),
-    Family("gemini-3-flash", 1_048_576, 65_536),
-    Family("gemini-3-pro", 1_048_576, 65_536),
-    Family("gemini-3.1-pro", 1_048_576, 65_536),
-    Family("gemini-3.1-flash-lite", 1_048_576, 65_536),
-    Family("gemini-3.5-flash", 1_048_576, 65_536),
-    # Mistral: docs.mistral.ai/getting-started/models. DeepSeek: api-docs.deepseek.com/quick_start/pricing.
-    Family("mistral-large", 128_000),
-    Family("mistral-large-2512", 256_000),
-    Family("mistral-medium", 128_000),
-    Family("mistral-small", 128_000),
-    Family("deepseek-", 128_000, 8_192),
-    Family("deepseek-v4-flash", 1_000_000),
-    Family("deepseek-v4-pro", 1_000_000),
-    Family("nova-lite", 300_000, 10_000),
-    Family("nova-micro", 128_000, 10_000),
-    Family("nova-premier", 1_000_000, 10_000),
-    Family("nova-pro", 300_000, 10_000),
-    Family("nova-2-lite", 1_000_000, 64_000),
-    # Open weights, by their names on Ollama and Hugging Face. Servers often allow less than the model: a session
-    # learns the limit when a call is refused.
-    Family("llama3.1", 128_000),
-    Family("llama3.2", 128_000),
-    Family("llama3.3", 128_000),
-    Family("llama-3.1", 128_000),
-    Family("llama-3.2", 128_000),
-    Family("llama-3.3", 128_000),
-    Family("meta-llama-3.1", 128_000),
-    Family("gemma3", 128_000),
-    Family("gemma-3", 128_000),
-    Family("phi4", 16_384),
-    Family("phi-4", 16_384),
-    Family("mistral-nemo", 128_000),
-    Family("qwen2.5", 32_768),
-    Family("qwen-2.5", 32_768),
-    Family("qwen3", 32_768),
-    Family("smollm2", 8_192),
+FAMILIES: tuple[Family, ...] = tuple(
+    Family(prefix, window, output, encoding)
+    for prefixes, window, output, encoding in (
+        # Anthropic: platform.claude.com/docs/en/models, a page for each model. The tokenizer is not public; of the
+        # same text the one of 4.7 and later makes some 30 % more tokens than the one before.
+        ("claude- claude-opus-4-5", 200_000, 64_000, _O200K),
+        ("claude-3-haiku claude-3-sonnet claude-3-opus", 200_000, 4_096, _O200K),
+        ("claude-3-5-haiku claude-3-5-sonnet", 200_000, 8_192, _O200K),
+        ("claude-opus-4", 200_000, 32_000, _O200K),
+        ("claude-haiku-5-5 claude-sonnet-4-6 claude-sonnet-5 claude-fable-5", 1_000_000, 128_000, _O200K),
+        ("claude-opus-4-6 claude-opus-4-7 claude-opus-4-8 claude-opus-5", 1_000_000, 128_000, _O200K),
+        # OpenAI: developers.openai.com/api/docs/models; encodings as in `tiktoken.model`. Of the 400 000 and
+        # 1 050 000 tokens that the models of GPT-5 have, 128 000 are for the reply alone.
+        ("gpt-5 gpt-5.4-mini gpt-5.4-nano", 272_000, 128_000, _O200K),
+        ("gpt-5.4 gpt-5.5", 922_000, 128_000, _O200K),
+        ("gpt-5-chat gpt-4o chatgpt-4o gpt-4.5", 128_000, 16_384, _O200K),
+        ("gpt-4.1", 1_047_576, 32_768, _O200K),
+        ("gpt-4-turbo gpt-4-1106 gpt-4-0125", 128_000, 4_096, _CL100K),
+        ("gpt-4", 8_192, 8_192, _CL100K),
+        ("gpt-4-32k", 32_768, 32_768, _CL100K),
+        ("gpt-3.5-turbo", 16_385, 4_096, _CL100K),
+        ("o1 o3 o4-mini", 200_000, 100_000, _O200K),
+        ("o1-preview", 128_000, 32_768, _O200K),
+        ("o1-mini", 128_000, 65_536, _O200K),
+        ("gpt-oss", 131_072, None, _O200K),
+        # Google: ai.google.dev/gemini-api/docs/models. The tokenizer is not public.
+        ("gemini-2.0-flash", 1_048_576, 8_192, _O200K),
+        ("gemini-2.5-flash gemini-2.5-pro gemini-3-flash gemini-3-pro", 1_048_576, 65_536, _O200K),
+        ("gemini-3.1-pro gemini-3.1-flash-lite gemini-3.5-flash", 1_048_576, 65_536, _O200K),
+        # Mistral: docs.mistral.ai/getting-started/models. DeepSeek: api-docs.deepseek.com/quick_start/pricing.
+        ("mistral-large mistral-medium mistral-small", 128_000, None, _O200K),
+        ("mistral-large-2512", 256_000, None, _O200K),
+        ("deepseek-", 128_000, 8_192, _O200K),
+        ("deepseek-v4-flash deepseek-v4-pro", 1_000_000, None, _O200K),
+        # Amazon: docs.aws.amazon.com/nova/latest/userguide/what-is-nova.html
+        ("nova-lite nova-pro", 300_000, 10_000, _O200K),
+        ("nova-micro", 128_000, 10_000, _O200K),
+        ("nova-premier", 1_000_000, 10_000, _O200K),
+        ("nova-2-lite", 1_000_000, 64_000, _O200K),
+        # Open weights, by their names on Ollama and Hugging Face. Servers often allow less than the model: a session
+        # learns the limit when a call is refused.
+        ("llama3.1 llama3.2 llama3.3 llama-3.1 llama-3.2 llama-3.3", 128_000, None, _O200K),
+        ("meta-llama-3.1 gemma3 gemma-3 mistral-nemo", 128_000, None, _O200K),
+        ("phi4 phi-4", 16_384, None, _O200K),
+        ("qwen2.5 qwen-2.5 qwen3", 32_768, None, _O200K),
+        ("smollm2", 8_192, None, _O200K),
+    )
+    for prefix in prefixes.split()
 )
 
 

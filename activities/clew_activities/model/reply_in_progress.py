@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import timedelta
 from functools import cached_property
 from typing import Any
 
@@ -16,8 +15,8 @@ from temporalio import activity
 
 from clew_activities.offload import count_tokens, offload
 from clew_activities.providers import RedactedDecoder
-from clew_activities.providers.refusals import Reduced
-from clew_activities.telemetry.interceptor import TimeLeft
+from clew_activities.providers.refused_parts import Reduced
+from clew_activities.telemetry.interceptor import RunningAttempt
 from clew_workflows.contract.content import list_media
 from clew_workflows.contract.media_tokens import find_formula
 from clew_workflows.contract.outcomes import Prices, Usage, compute_cost_usd
@@ -49,6 +48,7 @@ class ReplyInProgress:
         prices: The model's prices.
         meta: The measures of the context; None until it is fetched.
         decoder: The decoder of the reply; None until the request is made.
+        attempt: The attempt, with its times.
         reduced: The request without what its provider has refused; None until it is made.
     """
 
@@ -58,22 +58,12 @@ class ReplyInProgress:
         self.meta: ContextMeta | None = None
         self.decoder: RedactedDecoder | None = None
         self.reduced: Reduced | None = None
-        self._time_left = TimeLeft()
+        self.attempt = RunningAttempt()
 
     @cached_property
     def earlier_usage(self) -> Usage | None:
         """The usage of earlier attempts, whose replies were lost or unusable; None: they used nothing."""
         return _read_earlier_usage(activity.info().heartbeat_details)
-
-    @property
-    def time_left(self) -> timedelta | None:
-        """The time until the server gives up the call, by the server's clock; None: it does not."""
-        return self._time_left.measure()
-
-    @property
-    def time_passed(self) -> timedelta:
-        """The time since the call was scheduled, by the server's clock."""
-        return self._time_left.since_scheduled
 
     def describe(self) -> tuple[Any, ...]:
         """Make a heartbeat's details: a `ReplyProgress`, and once the reply has begun the answer without its text.

@@ -13,10 +13,10 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from clew_activities.archive import Archive, ArchiveError
-from clew_activities.archive.errors import translate_archive_errors
+from clew_activities.archive.archive_errors import translate_archive_errors
 from clew_activities.archive.thread_source import ThreadLocation, Threads
 from clew_activities.heartbeats import send_heartbeats
-from clew_activities.model.call_model import MAX_WASTED_ATTEMPTS, WASTED, make_provider_failure
+from clew_activities.model.call_model import make_provider_failure
 from clew_activities.model.model_table import NO_OWN_MODELS, OwnModels, find_family, find_prices
 from clew_activities.model.reply_in_progress import add_cost
 from clew_activities.model.summary_calls import (
@@ -28,13 +28,14 @@ from clew_activities.model.summary_calls import (
 )
 from clew_activities.offload import count_tokens
 from clew_activities.providers import ModelRequest, ProviderError, Providers, RedactedDecoder, stream
-from clew_activities.providers.errors import ContextLengthExceeded
+from clew_activities.providers.provider_errors import ContextLengthExceeded
 from clew_activities.tools.stored_results import MAX_STORED_BYTES
 from clew_workflows.contract import EntriesQuery
 from clew_workflows.contract.errors import NothingToSummarize
 from clew_workflows.contract.outcomes import Usage
 from clew_workflows.contract.payloads import SentRequest, SummaryPayload
 from clew_workflows.contract.tokens import load_encoding
+from clew_workflows.host.retries import MAX_WASTED_ATTEMPTS, WASTED
 from clew_workflows.protocol import STORING_SECONDS, Summarize, WrittenSummary
 from clew_workflows.thread.entries import Entry
 

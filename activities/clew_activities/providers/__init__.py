@@ -15,17 +15,18 @@ Each API has a package. A new provider is a module with the members that `interf
 | `anthropic` | Anthropic's Messages |
 | `google` | Gemini's `generateContent` |
 | `bedrock`, `aws` | Amazon Bedrock's Converse; signatures and frames of AWS |
-| `dialects` | what each server accepts and sends |
-| `fit_messages`, `fit_tools`, `media`, `options`, `answer_object` | what a session has, as a server takes it |
+| `dialects`, `endpoint` | what each server accepts and sends; its address and key |
+| `fit_messages`, `fit_tools`, `request_media`, `options`, `answer_object` | a session as a server takes it |
 | `encoders` | the encoders by their names, which encode a call again for an audit |
-| `http`, `reply`, `errors` | the HTTP boundary, replies as they grow, errors |
+| `http`, `sse`, `reply`, `provider_errors` | the HTTP boundary, its events, replies as they grow, errors |
+| `refused_parts` | what a provider refuses of a request, and the request without it |
 | `sanitize`, `redaction` | received data made safe to store, removed keys |
 """
 
-from clew_activities.providers.errors import ProviderError
 from clew_activities.providers.http import make_http_client, stream
 from clew_activities.providers.interface import Decoder, ModelRequest, Provider
 from clew_activities.providers.loading import Providers, ProvidersUnusable, load_providers
+from clew_activities.providers.provider_errors import ProviderError
 from clew_activities.providers.redaction import Redaction
 from clew_activities.providers.reply import RedactedDecoder
 

@@ -9,12 +9,12 @@ import json
 import struct
 import threading
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any
 
-from clew_activities.providers.errors import BadRequest, ProviderUnavailable, TruncatedStream, Unauthorized
+from clew_activities.providers.provider_errors import BadRequest, ProviderUnavailable, TruncatedStream, Unauthorized
 from clew_activities.providers.sanitize import parse_json
 
 EXTRA = "pip install 'clew[bedrock]'"
@@ -113,25 +113,42 @@ class AwsCredentials:
         return Session(profile=self._profile or None).get_credentials()
 
 
-async def read_event_stream(body: AsyncIterator[bytes], frame_bytes: int) -> AsyncGenerator[tuple[str, str], None]:
-    """Read the frames of a body: the name and the data of each event. An error in it is the event `EXCEPTION`.
+class FrameParser:
+    """Reads the frames of a body with at most `frame_bytes` each, from its pieces.
 
     Raises:
         BadRequest: The extra is not installed.
-        TruncatedStream: A frame is damaged or longer than `frame_bytes`, or the body ends within one.
     """
-    if not is_installed():
-        raise BadRequest(f"the reply is a stream of AWS, which needs the extra `bedrock`: {EXTRA}")
-    buffer = bytearray()
-    async for piece in body:
+
+    def __init__(self, frame_bytes: int) -> None:
+        if not is_installed():
+            raise BadRequest(f"the reply is a stream of AWS, which needs the extra `bedrock`: {EXTRA}")
+        self._frame_bytes = frame_bytes
+        self._buffer = bytearray()
+
+    def feed(self, piece: bytes) -> Iterator[tuple[str, str]]:
+        """Take a piece. Yields the name and the data of each event; an error in the stream is the event `EXCEPTION`.
+
+        Raises:
+            TruncatedStream: A frame is damaged or longer than `frame_bytes`.
+        """
+        buffer = self._buffer
         buffer += piece
-        while len(buffer) >= _PRELUDE_BYTES and len(buffer) >= (size := _read_size(buffer, frame_bytes)):
+        while len(buffer) >= _PRELUDE_BYTES and len(buffer) >= (size := _read_size(buffer, self._frame_bytes)):
             frame = bytes(buffer[:size])
             del buffer[:size]
             if event := _parse_frame(frame):
                 yield event
-    if buffer:
-        raise TruncatedStream("the stream ended within a frame")
+
+    def finish(self) -> Iterator[tuple[str, str]]:
+        """Take the end of the body.
+
+        Raises:
+            TruncatedStream: It is within a frame.
+        """
+        if self._buffer:
+            raise TruncatedStream("the stream ended within a frame")
+        return iter(())
 
 
 def _read_size(buffer: bytearray, frame_bytes: int) -> int:

@@ -8,7 +8,7 @@ first of these:
 3. the one of its name, such as `mistral`,
 4. `strict`, which every server that is known accepts.
 
-The family of a model changes the dialect further: `openai.families`.
+The family of a model changes the dialect further: `openai.models`.
 
 A rule of a provider stands here, or in the codec of its format, and nowhere else. The page that a rule comes from is
 named beside it.
@@ -22,7 +22,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from clew_activities.providers.media import (
+from clew_activities.providers.options import LOW_TO_HIGH, LOW_TO_MAX, LOW_TO_XHIGH
+from clew_activities.providers.request_media import (
     COMMON_IMAGES,
     GIF,
     HEIC,
@@ -40,6 +41,10 @@ _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _SHORT_ID = re.compile(r"[a-zA-Z0-9]{9}")
 _COMMON_ID = re.compile(r"[a-zA-Z0-9_-]{1,40}")
 _NAMED_ID = re.compile(r"functions\.[a-zA-Z0-9_.-]{1,64}:\d{1,9}")
+
+
+def _words(*lines: str) -> frozenset[str]:
+    return frozenset(" ".join(lines).split())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,21 +97,9 @@ _PLAIN_TOOLS = ToolLimits(refused=frozenset({"items as a list"}))
 # Keywords that at least one server's grammar cannot express. llama.cpp and vLLM make grammars of the arguments'
 # schemas, and answer 400 to one that they cannot convert.
 _STRICT_TOOLS = ToolLimits(
-    keywords=frozenset(
-        (
-            "type",
-            "description",
-            "title",
-            "properties",
-            "required",
-            "additionalProperties",
-            "items",
-            "enum",
-            "anyOf",
-            "minimum",
-            "maximum",
-            "default",
-        )
+    keywords=_words(
+        "type description title properties required additionalProperties items enum anyOf minimum maximum",
+        "default",
     ),
     property_name=re.compile(r"[a-zA-Z0-9_.-]{1,64}"),
     references=False,
@@ -120,26 +113,9 @@ _STRICT_TOOLS = ToolLimits(
 # Gemini: ai.google.dev/api/caching#Schema lists the fields of its own type `Schema`, to which the endpoint converts.
 _GEMINI_TOOLS = replace(
     _STRICT_TOOLS,
-    keywords=frozenset(
-        (
-            "type",
-            "format",
-            "title",
-            "description",
-            "nullable",
-            "enum",
-            "items",
-            "maxItems",
-            "minItems",
-            "properties",
-            "required",
-            "minimum",
-            "maximum",
-            "minLength",
-            "maxLength",
-            "pattern",
-            "anyOf",
-        )
+    keywords=_words(
+        "type format title description nullable enum items maxItems minItems properties required minimum",
+        "maximum minLength maxLength pattern anyOf",
     ),
     unsaid=frozenset(("additionalProperties", "title", "examples")),
     formats=frozenset(("enum", "date-time", "int32", "int64", "float", "double")),
@@ -283,12 +259,9 @@ _PLAIN_IMAGES = MediaForms(types=frozenset({JPEG, PNG}))
 
 STRICT = Dialect(name="strict", media=_PLAIN_IMAGES)
 
-_THREE_EFFORTS = ("low", "medium", "high")
-_FOUR_EFFORTS = (*_THREE_EFFORTS, "xhigh")
-
 # How APIs turn the thinking of a model off, and templates: vLLM and llama.cpp pass these variables on to them. A
 # template has one of both.
-_THINKING_OFF: Mapping[str, Any] = {"thinking": {"type": "disabled"}}
+THINKING_OFF: Mapping[str, Any] = {"thinking": {"type": "disabled"}}
 _TEMPLATE_OFF: Mapping[str, Any] = {"chat_template_kwargs": {"enable_thinking": False, "thinking": False}}
 
 _OPENAI = Dialect(
@@ -310,7 +283,7 @@ _OPENAI = Dialect(
     names_forced_tool=True,
     answer_with_tools=True,
     cache_key=True,
-    efforts=("none", "minimal", "low", "medium", "high", "xhigh"),
+    efforts=("none", "minimal", *LOW_TO_XHIGH),
     verbosity=True,
     parallel_choice=True,
     service_tier=True,
@@ -580,7 +553,7 @@ DIALECTS: Mapping[str, Dialect] = {
             answer="json_object",
             options_left_out=frozenset({"seed"}),
             efforts=("low", "high", "max"),
-            no_reasoning=_THINKING_OFF,
+            no_reasoning=THINKING_OFF,
         ),
         # docs.x.ai: reasoning models refuse `stop`, and most of them `reasoning_effort`.
         replace(
@@ -609,7 +582,7 @@ DIALECTS: Mapping[str, Dialect] = {
             returned=("content", "reasoning_details", "reasoning"),
             temperatures=(0.0, 2.0),
             options_left_out=frozenset(),
-            efforts=("none", "minimal", *_FOUR_EFFORTS, "max"),
+            efforts=("none", "minimal", *LOW_TO_MAX),
             verbosity=True,
             service_tier=True,
             forces_tools=True,
@@ -640,7 +613,7 @@ DIALECTS: Mapping[str, Dialect] = {
             returned=("reasoning_content",),
             call_fields=(),
             options_left_out=frozenset({"seed", "stop", "reasoning_effort"}),
-            no_reasoning=_THINKING_OFF,
+            no_reasoning=THINKING_OFF,
             forbids_tools=False,
             answer="json_object",
         ),
@@ -677,7 +650,7 @@ DIALECTS: Mapping[str, Dialect] = {
             answer="prompt",
             answer_with_tools=False,
             cache_key=False,
-            efforts=_THREE_EFFORTS,
+            efforts=LOW_TO_HIGH,
             verbosity=False,
         ),
         # inference-docs.cerebras.ai: unknown properties are refused with 422, JSON beside tools, a format of the
@@ -691,7 +664,7 @@ DIALECTS: Mapping[str, Dialect] = {
             answer="prompt",
             answer_with_tools=False,
             cache_key=False,
-            efforts=_THREE_EFFORTS,
+            efforts=LOW_TO_HIGH,
             verbosity=False,
         ),
         # Older versions take these efforts alone.
@@ -702,7 +675,7 @@ DIALECTS: Mapping[str, Dialect] = {
             returned=("content", "reasoning", "reasoning_content"),
             temperatures=(0.0, 2.0),
             options_left_out=frozenset(),
-            efforts=_THREE_EFFORTS,
+            efforts=LOW_TO_HIGH,
             no_reasoning=_TEMPLATE_OFF,
             forces_tools=True,
             names_forced_tool=True,
@@ -715,7 +688,7 @@ DIALECTS: Mapping[str, Dialect] = {
             call_fields=(),
             temperatures=(0.0, 2.0),
             options_left_out=frozenset(),
-            efforts=_THREE_EFFORTS,
+            efforts=LOW_TO_HIGH,
             no_reasoning=_TEMPLATE_OFF,
             forces_tools=True,
         ),
@@ -727,7 +700,7 @@ DIALECTS: Mapping[str, Dialect] = {
             call_fields=(),
             temperatures=(0.0, 2.0),
             options_left_out=frozenset(),
-            efforts=("none", *_THREE_EFFORTS),
+            efforts=("none", *LOW_TO_HIGH),
             forces_tools=True,
         ),
         # docs.litellm.ai: it refuses calls in the history without `tools`, for Anthropic's and Bedrock's models.

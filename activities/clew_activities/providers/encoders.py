@@ -20,9 +20,9 @@ from clew_activities.providers.bedrock.provider import Bedrock
 from clew_activities.providers.dialects import DIALECTS, STRICT, VERTEX
 from clew_activities.providers.google.provider import Google
 from clew_activities.providers.interface import ModelRequest, Provider
-from clew_activities.providers.media import TEXTS_ALONE, MediaForms, TakesMedia, choose_media
 from clew_activities.providers.openai.chat import OpenAI
 from clew_activities.providers.openai.responses import Responses
+from clew_activities.providers.request_media import TEXTS_ALONE, MediaForms, TakesMedia, choose_media
 from clew_workflows.contract.messages import compute_digest
 from clew_workflows.contract.payloads import SentRequest
 

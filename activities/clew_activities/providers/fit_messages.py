@@ -219,6 +219,13 @@ def group_turns(
     return Turns(turns, merged, before + after, len(messages) - len(shown))
 
 
+def list_system_texts(messages: Iterable[Message]) -> tuple[list[str], int]:
+    """List the texts of the system's messages, and count those that are blank."""
+    texts = [get_text(message["content"]) for message in messages if message["role"] == "system"]
+    shown = list(filter(str.strip, texts))
+    return shown, len(texts) - len(shown)
+
+
 def iterate_open_turn(messages: Sequence[Message]) -> Iterator[Message]:
     """Iterate over the messages after the newest user's message, the newest first."""
     for message in reversed(messages):

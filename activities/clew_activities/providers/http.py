@@ -12,17 +12,17 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass
 
 import httpx
-from httpx_sse import EventSource
 
 from clew_activities.offload import MAX_INLINE_SIZE, offload
-from clew_activities.providers.aws import EVENT_STREAM, read_event_stream
+from clew_activities.providers.aws import EVENT_STREAM, FrameParser
 from clew_activities.providers.encoders import dump_body
-from clew_activities.providers.errors import (
+from clew_activities.providers.interface import ModelRequest, Provider, Signer
+from clew_activities.providers.provider_errors import (
     BadRequest,
     ErrorAnswer,
     ItemRefused,
@@ -31,8 +31,8 @@ from clew_activities.providers.errors import (
     TruncatedStream,
     Unreachable,
 )
-from clew_activities.providers.interface import ModelRequest, Provider, Signer
 from clew_activities.providers.reply import RedactedDecoder
+from clew_activities.providers.sse import SseParser
 from clew_workflows.contract.content import list_media
 from clew_workflows.contract.payloads import Fitting, SentRequest
 from clew_workflows.protocol import ModelReply
@@ -247,12 +247,12 @@ async def _read_reply(
         try:
             with _translate_errors(provider, limits.settings, started=True):
                 if kind == EVENT_STREAM:
-                    await _feed_events(read_event_stream(body, limits.settings.event_size), decoder, limits)
+                    await _feed_events(FrameParser(limits.settings.event_size), body, decoder, limits)
                 elif kind == "text/event-stream":
-                    await _feed_events(_read_sse(body), decoder, limits)
+                    await _feed_events(SseParser(), body, decoder, limits)
                 elif (text := await _read_body(body, limits.settings)).lstrip().startswith(_EVENT_FIELDS):
                     # Some gateways name the type of the reply that the request does not ask for.
-                    await _feed_events(_read_sse(_send_again(text, limits)), decoder, limits)
+                    await _feed_events(SseParser(), _send_again(text, limits), decoder, limits)
                 else:
                     await _feed(decoder, "message", text, limits.settings)
         except TruncatedStream:
@@ -260,75 +260,39 @@ async def _read_reply(
                 raise
 
 
-async def _send_again(text: str, limits: _ReadLimits) -> AsyncGenerator[bytes, None]:
-    data = text.encode()
-    for start in range(0, len(data), _PIECE_BYTES):
-        yield data[start : start + _PIECE_BYTES]
-        await limits.yield_control()
-
-
-async def _read_sse(body: AsyncIterator[bytes]) -> AsyncGenerator[tuple[str, str], None]:
-    """Read server-sent events: the name and the data of each."""
-    # The encoding leaves a byte order mark at the beginning out.
-    response_of_body = httpx.Response(
-        200, headers={"content-type": "text/event-stream; charset=utf-8-sig"}, content=_end_last_event(_frame(body))
-    )
-    async with aclosing(EventSource(response_of_body).aiter_sse()) as events:
-        async for event in events:
-            yield event.event, event.data
-
-
-_UNFRAMED: Mapping[bytes, bytes] = {b"error:": b"event: error\ndata:", b"{": b"data: {"}
-"""The beginnings of lines that are no fields of events, and what stands for each.
-
-llama.cpp has sent errors in a field `error` of their own, and servers between send JSON as it is. A reader that
-follows the standard drops both, and takes the reply for an empty one.
-"""
-
-
-async def _frame(body: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-    """Make data of the lines that begin like an error or like JSON. Whatever can be read is sent on at once."""
-    held, begins_line = b"", True
-    async for piece in body:
-        newline = b"\n" if begins_line else b""
-        text = newline + held + piece
-        line = text[text.rfind(b"\n", -len(b"\nerror")) + 1 :]
-        # The rest of the beginning comes with the next piece.
-        held = line if b"\n" + line in text and b"error:".startswith(line) else b""
-        text = text[: len(text) - len(held)]
-        begins_line = text.endswith(b"\n")
-        for beginning, replacement in _UNFRAMED.items():
-            text = text.replace(b"\n" + beginning, b"\n" + replacement)
-        yield text[len(newline) :]
-    yield held
-
-
-async def _end_last_event(body: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-    """Add an empty line to a body. Some servers omit the one that dispatches their last event."""
-    async for piece in body:
-        yield piece
-    yield b"\n\n"
-
-
 async def _feed_events(
-    events: AsyncGenerator[tuple[str, str], None], decoder: RedactedDecoder, limits: _ReadLimits
+    parser: SseParser | FrameParser,
+    body: AsyncGenerator[bytes, None],
+    decoder: RedactedDecoder,
+    limits: _ReadLimits,
 ) -> None:
-    smallest = limits.settings.smallest_bytes
-    async with aclosing(events):
-        async for event, data in events:
-            if len(data) > MAX_INLINE_SIZE:
-                await _feed(decoder, event, data, limits.settings)
-            elif data:
-                # Not awaited: a reply has hundreds of events.
-                decoder.feed(event, data)
-            if decoder.ended:
+    async with aclosing(body):
+        async for piece in body:
+            if await _feed_complete(parser.feed(piece), decoder, limits):
                 break
-            if len(data) < smallest:
-                limits.count(smallest - len(data))
+        else:
+            await _feed_complete(parser.finish(), decoder, limits)
         with suppress(TimeoutError, httpx.HTTPError, ProviderError):
             async with asyncio.timeout(limits.settings.drain_seconds):
-                async for _ in events:
+                async for _ in body:
                     pass
+
+
+async def _feed_complete(events: Iterable[tuple[str, str]], decoder: RedactedDecoder, limits: _ReadLimits) -> bool:
+    """Feed the events that a piece of the body has completed. Returns whether the reply has ended."""
+    smallest = limits.settings.smallest_bytes
+    for event, data in events:
+        size = len(data)
+        if size > MAX_INLINE_SIZE:
+            await _feed(decoder, event, data, limits.settings)
+        elif data:
+            # Not awaited: a reply has hundreds of events.
+            decoder.feed(event, data)
+        if decoder.ended:
+            return True
+        if size < smallest:
+            limits.count(smallest - size)
+    return False
 
 
 async def _feed(decoder: RedactedDecoder, event: str, data: str, settings: HttpSettings) -> None:
@@ -338,7 +302,7 @@ async def _feed(decoder: RedactedDecoder, event: str, data: str, settings: HttpS
     await offload(len(data), decoder.feed, event, data)
 
 
-async def _read_body(body: AsyncIterator[bytes], settings: HttpSettings) -> str:
+async def _read_body(body: AsyncGenerator[bytes, None], settings: HttpSettings) -> str:
     data = bytearray()
     async for chunk in body:
         data += chunk
@@ -367,11 +331,15 @@ class _ReadLimits:
         if self._remaining_bytes < 0:
             raise TruncatedStream(f"the reply is longer than {self.settings.reply_bytes} bytes")
 
+    @property
+    def is_turn_over(self) -> bool:
+        """Whether `turn_seconds` have passed since other tasks could run."""
+        return self._monotonic() - self._turn_start > self.settings.turn_seconds
+
     async def yield_control(self) -> None:
-        """Let other tasks run, if `turn_seconds` have passed since the last time."""
-        if self._monotonic() - self._turn_start > self.settings.turn_seconds:
-            await asyncio.sleep(0)
-            self._turn_start = self._monotonic()
+        """Let other tasks run."""
+        await asyncio.sleep(0)
+        self._turn_start = self._monotonic()
 
 
 def _is_complete(decoder: RedactedDecoder) -> bool:
@@ -391,6 +359,15 @@ async def _limit_body(response: httpx.Response, limits: _ReadLimits) -> AsyncGen
         limits.count(max(len(chunk), limits.settings.smallest_bytes))
         for start in range(0, len(chunk), _PIECE_BYTES):
             yield chunk[start : start + _PIECE_BYTES]
+            if limits.is_turn_over:
+                await limits.yield_control()
+
+
+async def _send_again(text: str, limits: _ReadLimits) -> AsyncGenerator[bytes, None]:
+    data = text.encode()
+    for start in range(0, len(data), _PIECE_BYTES):
+        yield data[start : start + _PIECE_BYTES]
+        if limits.is_turn_over:
             await limits.yield_control()
 
 

@@ -10,15 +10,16 @@ providers are defined in the same way and use the same modules:
 | module | holds |
 |---|---|
 | `interface` | this contract |
-| `errors` | the errors to raise, and `classify_response` and `classify_event`, which classify most servers' errors |
+| `provider_errors` | the errors to raise, and `classify_response` and `classify_event`, for those of most servers |
 | `reply` | `DraftDecoder`, which folds pieces into a reply and keeps every size within its bound |
 | `answer_object` | functions for answers with a schema, `rewrite_schema` and `list_subschemas` for any JSON Schema |
 | `dialects` | the table of what each server accepts and sends |
 | `fit_messages` | `fit_messages` and `group_turns`, which order messages as servers accept them; `choose_call_ids` |
 | `fit_tools` | `fit_tools`, which makes the tools of any session acceptable to a dialect |
+| `endpoint` | `Server`, a URL and a key, and what a request has otherwise than its context |
 | `options` | levels of reasoning, and the caller's own fields for a provider |
 | `sanitize` | functions that make texts and JSON values safe to store |
-| `media` | `fit_media`, which chooses the images, recordings and files of a request, and functions that encode them |
+| `request_media` | `fit_media`, which chooses the images, recordings and files of a request; their encodings |
 | `loading` | `read_key` and `read_url`, for the variables that configure a provider |
 
 The steps of one model call:
@@ -70,7 +71,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from clew_activities.providers.errors import ErrorAnswer, ProviderError
+from clew_activities.providers.provider_errors import ErrorAnswer, ProviderError
 from clew_workflows.contract import ModelOptions
 from clew_workflows.contract.content import MediaSort
 from clew_workflows.contract.messages import Message, ToolSpec

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import httpx
 
 from clew_activities.providers.aws import EXTRA, is_installed
-from clew_activities.providers.errors import UnknownModel
 from clew_activities.providers.interface import Provider
+from clew_activities.providers.provider_errors import UnknownModel
 from clew_activities.providers.redaction import Redaction, read_secrets
 from clew_activities.user_modules import NotImportable, import_user_module
 from clew_workflows.contract.names import PROVIDER_NAME

@@ -6,12 +6,15 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, get_args
 
-from clew_activities.providers.errors import BadRequest
 from clew_activities.providers.interface import ModelRequest
+from clew_activities.providers.provider_errors import BadRequest
 from clew_workflows.contract.config import ReasoningEffort
 
 EFFORTS: tuple[str, ...] = get_args(ReasoningEffort)
 """The levels of reasoning, from none to the most."""
+LOW_TO_HIGH = ("low", "medium", "high")
+LOW_TO_XHIGH = (*LOW_TO_HIGH, "xhigh")
+LOW_TO_MAX = (*LOW_TO_XHIGH, "max")
 
 
 def choose_effort(effort: str | None, accepted: Sequence[str]) -> str | None:

@@ -16,22 +16,21 @@ from __future__ import annotations
 import base64
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Literal
 
 from clew_activities.providers.answer_object import find_value, read_growing_member, read_member
-from clew_activities.providers.errors import (
+from clew_activities.providers.fit_tools import FittedTools
+from clew_activities.providers.interface import Decoder
+from clew_activities.providers.provider_errors import (
     ContentRefused,
     EmptyReply,
     OutputExhausted,
     PromptRefused,
     TruncatedStream,
 )
-from clew_activities.providers.fit_tools import FittedTools
-from clew_activities.providers.interface import Decoder
 from clew_activities.providers.redaction import GrowingText, Redaction
 from clew_activities.providers.sanitize import BoundedText, Budget, ObjectEnd, clean, parse_json, parse_object
 from clew_activities.received_media import NewMedia, Unusable, decode_base64, split_data_url, wrap_samples
@@ -241,10 +240,7 @@ class DraftDecoder:
         """Take a piece of a call's raw arguments; some servers send the object itself."""
         if call is None or not piece:
             return
-        try:
-            text = piece if isinstance(piece, str) else json.dumps(piece)
-        except RecursionError:
-            text = "[nested too deeply]"
+        text = write_json(piece)
         self.arguments_size += len(text)
         call.add(text)
 
@@ -671,11 +667,29 @@ def get_member(value: object, key: str) -> Any:
     return value.get(key) if isinstance(value, dict) else None
 
 
-def has_others(value: Mapping[str, Any], known: AbstractSet[str]) -> bool:
-    """Whether an object has other members than the known ones. `null` counts as absent."""
-    return not value.keys() <= known and any(
-        member is not None and name not in known for name, member in value.items()
-    )
+def get_list(value: object, key: str) -> list[Any]:
+    """Return a member that is a list; empty: it is absent, or something else."""
+    members = value.get(key) if isinstance(value, dict) else None
+    return members if isinstance(members, list) else []
+
+
+def list_objects(value: object, key: str) -> list[dict[str, Any]]:
+    """List the objects of a member that is a list."""
+    members = value.get(key) if isinstance(value, dict) else None
+    return [item for item in members if isinstance(item, dict)] if members and isinstance(members, list) else []
+
+
+def write_json(value: object) -> str:
+    """Write a JSON value as text; a text is itself."""
+    try:
+        return value if isinstance(value, str) else json.dumps(value)
+    except RecursionError:
+        return "[nested too deeply]"
+
+
+def read_list(value: object) -> list[Any]:
+    """Return a list; empty: the value is not a list."""
+    return value if isinstance(value, list) else []
 
 
 def read_count(value: object) -> int | None:

@@ -27,7 +27,8 @@ def clean(text: str) -> str:
 def parse_json(text: str) -> Any:
     """Parse a JSON text; None: it is `null`, malformed, or nested beyond the parser's depth."""
     try:
-        return from_json(text)
+        # Servers repeat names, and seldom values.
+        return from_json(text, cache_strings="keys")
     except (TypeError, ValueError):
         # The fast parser takes no lone surrogates, for which it raises TypeError, and not as many levels.
         with suppress(ValueError, RecursionError):

@@ -22,6 +22,7 @@ from temporalio.worker import (
 )
 
 from clew_activities.telemetry.metrics import record_answer, record_failure
+from clew_workflows.host import retries
 from clew_workflows.host.telemetry import TRACING, TracingInterceptor, read_traceparent
 
 if TYPE_CHECKING:
@@ -91,19 +92,19 @@ class _Attempt(ActivityInboundInterceptor):
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:  # noqa: A002
         if not _is_own(input.fn):
             return await self.next.execute_activity(input)
-        time_left, request = TimeLeft(), input.args[0] if input.args else None
+        running, request = RunningAttempt(), input.args[0] if input.args else None
         try:
             with observe_attempt(request, read_traceparent(input.headers)) as attempt:
                 answer = await self.next.execute_activity(input)
                 if attempt is not None:
                     attempt.finish(answer)
         except ApplicationError as failure:
-            _report_failure(failure, input, time_left)
+            _report_failure(failure, input, running)
             raise
         except RPCError as error:
             # The server is away or refuses the call. To the workflow the failure is the one that the SDK would make.
             unreachable = ApplicationError(str(error), type=type(error).__name__)
-            _report_failure(unreachable, input, time_left)
+            _report_failure(unreachable, input, running)
             raise unreachable from error
         except asyncio.CancelledError as stop:
             if reason := _find_loss():
@@ -111,7 +112,7 @@ class _Attempt(ActivityInboundInterceptor):
                 log.warning(GIVEN_UP, extra={"fields": fields})
                 setattr(stop, _REPORTED, True)
             raise
-        record_answer(request, answer, time_left.passed.total_seconds())
+        record_answer(request, answer, running.passed.total_seconds())
         return answer
 
 
@@ -119,14 +120,14 @@ def _is_own(function: Any) -> bool:
     return str(getattr(function, "__module__", "")).startswith(MODULES)
 
 
-def _report_failure(failure: ApplicationError, input: ExecuteActivityInput, time_left: TimeLeft) -> None:  # noqa: A002
+def _report_failure(failure: ApplicationError, input: ExecuteActivityInput, running: RunningAttempt) -> None:  # noqa: A002
     """Count a failure, and log it if an attempt follows. The last one of a call is in the turn's line."""
-    delay = compute_retry_delay(failure, time_left.measure())
+    delay = running.describe().compute_delay(failure)
     record_failure(
         input.args[0] if input.args else None,
         failure.type or "unknown",
         tuple(failure.details),
-        time_left.passed.total_seconds(),
+        running.passed.total_seconds(),
         repeated=delay is not None,
     )
     fields = list_ids(input.args) | {"error": failure.type, "attempt": activity.info().attempt}
@@ -140,8 +141,8 @@ def _report_failure(failure: ApplicationError, input: ExecuteActivityInput, time
     log.warning(RETRY, extra={"fields": fields | {"next_seconds": round(delay.total_seconds(), 3)}})
 
 
-class TimeLeft:
-    """The time until the server gives up an activity, by the server's clock. It begins with the attempt."""
+class RunningAttempt:
+    """The attempt of the running activity, by the server's clock. It is made when the attempt begins."""
 
     def __init__(self) -> None:
         self._begun_at = time.monotonic()
@@ -152,32 +153,20 @@ class TimeLeft:
         return timedelta(seconds=time.monotonic() - self._begun_at)
 
     @property
-    def since_scheduled(self) -> timedelta:
-        """The time since the activity was scheduled, all earlier attempts included."""
+    def time_left(self) -> timedelta | None:
+        """The time for this attempt and all that follow; None: it has no limit."""
+        return self.describe().time_left
+
+    def describe(self) -> retries.Attempt:
+        """Describe it as it is now."""
         info = activity.info()
-        return info.started_time - info.scheduled_time + self.passed
-
-    def measure(self) -> timedelta | None:
-        """Measure the time that is left for this attempt and all that follow; None: there is no limit."""
-        info = activity.info()
-        if info.schedule_to_close_timeout is None:
-            return None
-        return info.schedule_to_close_timeout - self.since_scheduled
-
-
-def compute_retry_delay(failure: ApplicationError, time_left: timedelta | None) -> timedelta | None:
-    """Compute when the server starts the attempt after this one; None: it starts none."""
-    info, delay = activity.info(), failure.next_retry_delay
-    if failure.non_retryable:
-        return None
-    if policy := info.retry_policy:
-        if 0 < policy.maximum_attempts <= info.attempt:
-            return None
-        if delay is None:
-            delay = policy.initial_interval * policy.backoff_coefficient ** min(info.attempt - 1, 30)
-            delay = min(delay, policy.maximum_interval or delay)
-    delay = delay or timedelta()
-    return None if time_left is not None and delay >= time_left else delay
+        passed, limit = info.started_time - info.scheduled_time + self.passed, info.schedule_to_close_timeout
+        return retries.Attempt(
+            number=info.attempt,
+            policy=info.retry_policy,
+            passed=passed,
+            time_left=None if limit is None else limit - passed,
+        )
 
 
 def list_ids(args: Sequence[Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from clew.agents import Agent, AgentTool
 from clew.tools import ExternalTool, RemoteTool, Tool, ToolDefinition, make_tool
-from clew_activities.tools.mcp.tools import McpTool, McpTools
+from clew_activities.tools.mcp.mcp_tools import McpTool, McpTools
 from clew_activities.tools.run_hooks import Hooks, collect_hooks
 from clew_activities.tools.stored_results import BUILT_IN
 from clew_activities.user_modules import load_defined

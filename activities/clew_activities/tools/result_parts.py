@@ -12,24 +12,16 @@ from temporalio import activity
 
 from clew.content import Image, Media, make_media
 from clew_activities.archive import ArchiveError, ObjectDamaged, ObjectMissing
-from clew_activities.archive.blobs import Blobs
+from clew_activities.archive.blob_store import Blobs
 from clew_activities.archive.thread_source import Threads
 from clew_activities.received_media import NewMedia, Unusable, make_part
 from clew_workflows.contract import EntriesQuery
-from clew_workflows.contract.content import (
-    MAX_BLOB_BYTES,
-    MAX_MESSAGE_BLOB_BYTES,
-    MAX_PARTS,
-    ImagePart,
-    Part,
-    iterate_blobs,
-    list_media,
-    read_parts,
-)
+from clew_workflows.contract.content import ImagePart, Part, iterate_blobs, list_media, read_parts
 from clew_workflows.contract.errors import ArchiveDamaged, ArchiveUnavailable, Refusal, TooLarge
+from clew_workflows.contract.limits import MAX_BLOB_BYTES, MAX_MESSAGE_BLOB_BYTES, MAX_PARTS
 from clew_workflows.contract.payloads import UserMessage
 from clew_workflows.protocol import RunTool
-from clew_workflows.session.media import check_kinds
+from clew_workflows.session.named_blobs import check_kinds
 from clew_workflows.thread.source import make_filter
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from typing import Any, get_args
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from clew_activities.archive.blobs import Blobs
+from clew_activities.archive.blob_store import Blobs
 from clew_activities.archive.thread_source import get_own_session, query_session
 from clew_activities.heartbeats import send_heartbeats
 from clew_activities.providers import Redaction
@@ -18,15 +18,8 @@ from clew_activities.tools.os_threads import ThreadedCall, ToolThreads, find_cod
 from clew_activities.tools.result_parts import CallReader
 from clew_activities.user_modules import load_defined
 from clew_workflows.contract.content import get_text, list_media
-from clew_workflows.contract.hooks import (
-    MAX_REASON_CHARACTERS,
-    CheckedAnswer,
-    CheckedMessage,
-    CheckedToolCall,
-    Hook,
-    HookPoint,
-    Refuse,
-)
+from clew_workflows.contract.hooks import CheckedAnswer, CheckedMessage, CheckedToolCall, Hook, HookPoint, Refuse
+from clew_workflows.contract.limits import MAX_REASON_CHARACTERS
 from clew_workflows.contract.payloads import UserMessage
 from clew_workflows.protocol import HOOK_SECONDS, CheckedItem, HooksAnswered, Outdated, RunHooks
 

@@ -15,12 +15,12 @@ from temporalio.service import RPCError
 
 from clew.tools import Tool, ToolContext
 from clew.tools.definition import DEFAULT_TIMEOUT_SECONDS
-from clew_activities.archive.blobs import Blobs
+from clew_activities.archive.blob_store import Blobs
 from clew_activities.heartbeats import send_heartbeats
 from clew_activities.offload import count_tokens
 from clew_activities.providers.sanitize import clean
-from clew_activities.tools.mcp.settings import McpRefused, McpUnavailable
-from clew_activities.tools.mcp.tools import McpTool, McpTools, UnknownMcpTool
+from clew_activities.tools.mcp.mcp_settings import McpRefused, McpUnavailable
+from clew_activities.tools.mcp.mcp_tools import McpTool, McpTools, UnknownMcpTool
 from clew_activities.tools.os_threads import (
     DEFAULT,
     ThreadedCall,
@@ -33,7 +33,8 @@ from clew_activities.tools.registry import Tools
 from clew_activities.tools.result_parts import CallReader, Piece, ResultParts, collect_pieces
 from clew_activities.tools.stored_results import BUILT_IN, Results, Unreadable, read_result, view_blob
 from clew_workflows.contract import LateResultInput, ToolProgress
-from clew_workflows.contract.content import MAX_MESSAGE_BLOB_BYTES, Part
+from clew_workflows.contract.content import Part
+from clew_workflows.contract.limits import MAX_MESSAGE_BLOB_BYTES
 from clew_workflows.contract.messages import describe_bytes, replace_data, truncate_result
 from clew_workflows.contract.names import find_server
 from clew_workflows.contract.payloads import ToolMessage

@@ -2,9 +2,8 @@
 
 | module | content |
 |---|---|
+| `environment` | `WorkerSettings`: what a worker is made from, read once from the environment variables |
 | `assembly` | `make_worker`: every workflow and activity, on the task queues that they are polled from |
-| `environment` | the configuration in environment variables, read once at the start: capacity, rate limits, … |
-| `parts` | every activity of a worker |
 | `plugin` | `ClewPlugin`: sessions on a team's own worker |
 | `observability` | log lines without secrets, metrics, the depth of the task queues, traces |
 | `health` | the health port: `/live` and `/ready` |
@@ -12,7 +11,7 @@
 """
 
 from clew_activities.worker.assembly import SessionWorker, make_worker, make_workflow_sandbox
-from clew_activities.worker.environment import Capacity, check_model
+from clew_activities.worker.environment import Capacity, WorkerSettings, check_model
 from clew_activities.worker.plugin import ClewPlugin
 from clew_activities.worker.process import main
 
@@ -20,6 +19,7 @@ __all__ = [
     "Capacity",
     "ClewPlugin",
     "SessionWorker",
+    "WorkerSettings",
     "check_model",
     "main",
     "make_worker",

@@ -1,46 +1,59 @@
-"""Every workflow and activity of a worker, on the task queues that they are polled from."""
+"""A worker: every workflow and activity, on the task queues that they are polled from."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Literal, Self, get_args
+from typing import Any, Self
 
 import httpx
 from temporalio.client import Client
-from temporalio.worker import Plugin, Worker, WorkerDeploymentConfig, WorkerTuner
+from temporalio.worker import Plugin, Worker, WorkerTuner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
-from clew.agents import Agent
-from clew_activities.archive import Store
-from clew_activities.checkpoints import Keys
+from clew_activities.archive import Archive
+from clew_activities.archive.archived_sessions import ListingActivities, SearchAttributes
+from clew_activities.archive.blob_store import BlobActivities, Blobs
+from clew_activities.archive.deletion import DeletionActivities
+from clew_activities.archive.fork_session import ForkingActivities
+from clew_activities.archive.hibernation import ArchiveActivities
+from clew_activities.archive.read_for_clients import ReadingActivities
+from clew_activities.archive.thread_source import Threads
+from clew_activities.archive.uploads import UploadActivities, Uploads
+from clew_activities.callers import await_request, open_session, read_last_seq, send_message, submit_input
+from clew_activities.checkpoint_signing import CheckpointActivities
 from clew_activities.heartbeats import SHOWN_SECONDS
-from clew_activities.model.model_table import NO_OWN_MODELS, OwnModels
-from clew_activities.providers import Providers
+from clew_activities.model.call_model import CallSlots, ModelActivities
+from clew_activities.model.load_media import MediaLoader
+from clew_activities.model.model_table import load_prices
+from clew_activities.model.prepare import PrepareActivities
+from clew_activities.model.summarize import SummaryActivities
 from clew_activities.telemetry.interceptor import TelemetryInterceptor
-from clew_activities.tools.mcp.settings import McpSettings
-from clew_activities.tools.mcp.tools import McpTools
-from clew_activities.tools.registry import Registry, Tools, make_registry
+from clew_activities.tools.mcp.mcp_tools import McpTools
+from clew_activities.tools.registry import Deployment, Registry, make_registry
+from clew_activities.tools.run_hooks import HookActivities
 from clew_activities.tools.run_tool import ToolActivities
-from clew_activities.webhooks import NO_WEBHOOKS, WebhookSettings
-from clew_activities.worker.environment import GRACE, RATE_LIMITS, Capacity
-from clew_activities.worker.parts import NO_LIMITS, Parts, make_parts
-from clew_workflows.contract.hooks import Hook
+from clew_activities.tools.stored_results import Results
+from clew_activities.webhook_sending import WebhookActivities
+from clew_activities.worker.environment import RATE_LIMITS, WorkerSettings
 from clew_workflows.contract.names import name_caller_queue, name_model_queue, name_provider_queue, name_tool_queue
+from clew_workflows.contract.tokens import load_encodings
 from clew_workflows.encryption import is_encrypting
-from clew_workflows.host import services
-from clew_workflows.host.agent_session import AgentSession
 from clew_workflows.host.payload_converter import make_tolerant
 from clew_workflows.host.runtime import LOCAL_CONTEXTS
-from clew_workflows.protocol import RolloverThresholds
+from clew_workflows.protocol import Prepared
 from clew_workflows.temporal_faults.deadlock_timeout import wait_for_activations
 from clew_workflows.temporal_faults.private_parts import check_private_parts
 from clew_workflows.temporal_faults.query_ahead import QueryGuard
 from clew_workflows.temporal_faults.short_activations import THREADS, WorkflowExecutor
+from clew_workflows.temporal_faults.slow_timers import begin_task
 from clew_workflows.temporal_faults.stuck_workflows import StuckWorkflows
+
+Activity = Callable[..., Any]
 
 STICKY_TIMEOUT = timedelta(seconds=2)
 """Time that a query of a session waits for the worker that has it cached, before another worker answers it."""
@@ -59,16 +72,33 @@ STUCK_SECONDS = 20.0
 HEARTBEAT_THROTTLE = timedelta(seconds=SHOWN_SECONDS)
 """The SDK holds back heartbeats that follow another one within this time. Activities choose a slower pace."""
 
-Work = Literal["sessions", "models", "tools"]
-"""What a worker can serve apart: sessions with the calls of other workflows, model calls, tool calls."""
-ALL_WORK: tuple[Work, ...] = get_args(Work)
-
-WORKFLOWS = (AgentSession, *services.WORKFLOWS)
-DEFAULT_THRESHOLDS = RolloverThresholds()
-DEFAULT_CAPACITY = Capacity()
-
 # Pure and deterministic modules, which the sandbox need not import again for each of a team's workflows.
 PASSED_THROUGH = ("annotated_types", "clew", "clew_workflows", "pydantic", "pydantic_core", "rfc8785", "tiktoken")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Activities:
+    """The activities of a worker, by the task queue that they are polled from.
+
+    Attributes:
+        registry: The worker's tools and agents.
+        running: Runs the tools. It is closed when the worker has stopped.
+        mcp_tools: The tools of MCP servers. They are closed when the worker has stopped.
+        sessions: Those of the sessions' own task queue.
+        models: Those of the task queue of model calls.
+        providers: Those of the task queues of limited providers.
+        tools: Those of the task queue of tool calls.
+        callers: Those of the task queue of other workflows' calls, and of webhooks.
+    """
+
+    registry: Registry
+    running: ToolActivities
+    mcp_tools: McpTools
+    sessions: Sequence[Activity]
+    models: Sequence[Activity]
+    providers: Sequence[Activity]
+    tools: Sequence[Activity]
+    callers: Sequence[Activity]
 
 
 class SessionWorker:
@@ -79,17 +109,11 @@ class SessionWorker:
     """
 
     def __init__(
-        self,
-        workers: Sequence[Worker],
-        registry: Registry,
-        tools: ToolActivities,
-        mcp_tools: McpTools,
-        executor: WorkflowExecutor | None = None,
+        self, workers: Sequence[Worker], activities: Activities, executor: WorkflowExecutor | None = None
     ) -> None:
-        self.registry = registry
+        self.registry = activities.registry
         self._workers = workers
-        self._tools = tools
-        self._mcp_tools = mcp_tools
+        self._activities = activities
         self._executor = executor
         self._stuck = StuckWorkflows(workers)
         self._is_stopping = False
@@ -138,61 +162,20 @@ class SessionWorker:
         self._stuck.end()
         if self._executor:
             self._executor.shutdown(wait=False)
-        self._tools.close()
-        await self._mcp_tools.close()
+        self._activities.running.close()
+        await self._activities.mcp_tools.close()
         for failure in stopped:
             if failure is not None:
                 raise failure
 
 
-def make_worker(
-    client: Client,
-    *,
-    task_queue: str,
-    providers: Providers,
-    tools: Tools,
-    agents: Sequence[Agent] = (),
-    hooks: Iterable[Hook] = (),
-    http: httpx.AsyncClient,
-    store: Store,
-    keys: Keys | None = None,
-    thresholds: RolloverThresholds = DEFAULT_THRESHOLDS,
-    capacity: Capacity = DEFAULT_CAPACITY,
-    grace: timedelta = GRACE,
-    workflows: Sequence[type] = WORKFLOWS,
-    mcp: McpSettings | None = None,
-    max_calls_per_second: float | None = None,
-    serves: Collection[Work] = ALL_WORK,
-    deployment: WorkerDeploymentConfig | None = None,
-    rate_limits: Mapping[str, float] = NO_LIMITS,
-    own_models: OwnModels = NO_OWN_MODELS,
-    webhooks: WebhookSettings = NO_WEBHOOKS,
-) -> SessionWorker:
+def make_worker(client: Client, settings: WorkerSettings, http: httpx.AsyncClient) -> SessionWorker:
     """Make a worker for sessions, or for a part of their work.
 
     Args:
         client: Connected to the namespace that is served.
-        task_queue: The sessions' task queue. Model calls and tool calls have task queues with names made from it.
-        providers: The model providers.
-        tools: Every tool by its name.
-        agents: Every agent. The worker has their tools, too.
-        hooks: Every hook. All workers of a task queue must have the same.
+        settings: What the worker is made from.
         http: The HTTP client of all model calls.
-        store: Where sessions are archived.
-        keys: Keys that sign and verify checkpoint tokens; without them checkpoints are refused.
-        thresholds: When a session rolls over, that is, continues as new.
-        capacity: How many activities run at the same time.
-        grace: Time that running activities have to finish at a shutdown.
-        workflows: The session and the services. All workers of a task queue must have the same.
-        mcp: The MCP servers whose tools sessions can have.
-        max_calls_per_second: The most tool calls that all workers of the task queue together begin in a second.
-        serves: What the worker serves. Sessions need workers for all of it on their task queue. `tools` alone serves
-            the tools that name this task queue, too.
-        deployment: The worker's version, with workflows pinned by default; None: it has none.
-        rate_limits: The most model calls that all workers of the task queue together begin in a second, by provider.
-            All workers for sessions and for model calls must have the same.
-        own_models: The sizes and the prices of the team's own models.
-        webhooks: The webhooks of all sessions, the secrets of webhooks, and where they are sent to.
 
     Raises:
         AgentsUnusable: Two agents, or two tools, have one name, or an agent names a tool that is not there.
@@ -200,63 +183,130 @@ def make_worker(
         UnsupportedTemporal: The SDK lacks a private part that Clew needs.
         ValueError: A rate limit names a provider that the worker does not have.
     """
-    direct_calls = capacity.direct_calls if {"sessions", "models"} <= set(serves) else 0
-    parts = make_parts(
-        client.namespace,
-        providers=providers,
-        registry=make_registry(tools, agents, hooks, mcp_servers=mcp.servers if mcp else ()),
-        http=http,
-        store=store,
-        keys=keys or Keys(),
-        thresholds=thresholds,
-        mcp=mcp or McpSettings(),
-        encrypts=is_encrypting(client.data_converter),
-        rate_limits=rate_limits,
-        model_calls=capacity.model_calls,
-        direct_calls=direct_calls,
-        own_models=own_models,
-        webhooks=webhooks,
-    )
-    serving = _make_tolerant_client(client)
-    workers = make_side_workers(
-        serving,
-        task_queue,
-        parts,
-        capacity,
-        grace=grace,
-        max_calls_per_second=max_calls_per_second,
-        serves=serves,
-        deployment=deployment,
-    )
+    activities = make_activities(client, settings, http, direct_calls=settings.direct_calls)
+    # With a data converter that accepts every payload: validation refuses it with a reason.
+    config = client.config()
+    config["data_converter"] = make_tolerant(client.data_converter)
+    serving = Client(**config)
+    workers = make_side_workers(serving, settings, activities)
     executor = None
-    if "sessions" in serves:
+    if "sessions" in settings.serves:
         executor = WorkflowExecutor(THREADS, "clew-workflow")
+        slots = settings.capacity.store_calls + settings.direct_calls
         workers.append(
             _make_queue_worker(
                 serving,
-                task_queue,
-                parts.session_activities,
-                grace=grace,
-                slots=capacity.store_calls + direct_calls,
-                workflows=workflows,
-                executor=executor,
-                deployment=deployment,
+                settings.task_queue,
+                activities.sessions,
+                settings,
+                slots,
+                workflows=settings.workflows,
+                workflow_task_executor=executor,
             )
         )
-    return SessionWorker(workers, parts.registry, parts.tools, parts.mcp_tools, executor)
+    return SessionWorker(workers, activities, executor)
+
+
+def make_activities(
+    client: Client, settings: WorkerSettings, http: httpx.AsyncClient, *, direct_calls: int
+) -> Activities:
+    """Make all activities. Of the model calls `direct_calls` at the same time are of the sessions' own task queue.
+
+    If the client encrypts, labels and search attributes hold no texts of conversations.
+
+    Raises:
+        AgentsUnusable: Two agents, or two tools, have one name, or an agent names a tool that is not there.
+        EncodingUnavailable: A vocabulary cannot be loaded. All workers must count tokens alike.
+    """
+    registry = make_registry(settings.tools, settings.agents, settings.hooks, mcp_servers=settings.mcp.servers)
+    registry = replace(registry, deployment=settings.webhooks.extend(registry.deployment))
+    load_encodings()
+    load_prices()
+    providers, own_models = settings.providers, settings.own_models
+    archive = Archive(settings.store, client.namespace)
+    blobs, threads, attributes = Blobs(archive), Threads(archive), SearchAttributes()
+    mcp_tools = McpTools(settings.mcp, providers.redaction)
+    hooks, limited = tuple(registry.hooks), tuple(sorted(settings.rate_limits))
+    preparing = PrepareActivities(
+        providers,
+        registry,
+        archive,
+        settings.thresholds,
+        mcp_tools,
+        worker=Prepared(
+            shows_texts=not is_encrypting(client.data_converter),
+            hooks=hooks,
+            limited=limited,
+            calls_models=direct_calls > 0,
+            webhooks=settings.webhooks.webhooks,
+        ),
+        search_attributes=attributes,
+        own_models=own_models,
+        webhooks=settings.webhooks,
+    )
+    models = ModelActivities(
+        providers,
+        http,
+        Deployment(registry.deployment, mcp_tools),
+        hooks,
+        limited,
+        media=MediaLoader(blobs),
+        own_models=own_models,
+        blobs=blobs,
+    )
+    checkpoints = CheckpointActivities(
+        settings.keys, registry, archive, client.namespace, mcp_tools, own_models=own_models, blobs=blobs
+    )
+    archiving, reading = ArchiveActivities(archive, attributes), ReadingActivities(archive)
+    storing, uploading = BlobActivities(blobs), UploadActivities(Uploads(blobs))
+    running = ToolActivities(registry.tools, Results(archive, threads), mcp_tools=mcp_tools, blobs=blobs)
+    checking = HookActivities(registry.hooks, running.threads, providers.redaction, blobs)
+    summarize = SummaryActivities(providers, http, archive, threads, own_models).summarize
+    slots = CallSlots(models, settings.capacity.model_calls, direct_calls)
+    return Activities(
+        registry=registry,
+        running=running,
+        mcp_tools=mcp_tools,
+        sessions=[
+            preparing.prepare,
+            preparing.describe_model,
+            preparing.list_agents,
+            begin_task,
+            archiving.archive,
+            archiving.thaw,
+            archiving.recall,
+            checkpoints.sign_checkpoint,
+            checkpoints.open_checkpoint,
+            checkpoints.put_context,
+            reading.read_thread,
+            reading.read_context,
+            ForkingActivities(archive).fork_session,
+            DeletionActivities(archive).delete_session,
+            ListingActivities(archive).list_sessions,
+            storing.put_blob,
+            storing.end_upload,
+            storing.get_blob,
+            storing.check_blobs,
+            uploading.start_upload,
+            uploading.finish_upload,
+            slots.call_directly,
+        ],
+        models=[slots.call_from_queue, summarize],
+        providers=[models.call_model, summarize],
+        tools=[running.run_tool, checking.run_hooks],
+        callers=[
+            open_session,
+            send_message,
+            await_request,
+            submit_input,
+            read_last_seq,
+            WebhookActivities(settings.webhooks).send_notice,
+        ],
+    )
 
 
 def make_side_workers(
-    client: Client,
-    task_queue: str,
-    parts: Parts,
-    capacity: Capacity,
-    *,
-    grace: timedelta = GRACE,
-    max_calls_per_second: float | None = None,
-    plugins: Sequence[Plugin] = (),
-    serves: Collection[Work] = ALL_WORK,
-    deployment: WorkerDeploymentConfig | None = None,
+    client: Client, settings: WorkerSettings, activities: Activities, plugins: Sequence[Plugin] = ()
 ) -> list[Worker]:
     """Make the workers of the task queues beside the sessions' own: those of model calls, tool calls and callers.
 
@@ -266,53 +316,28 @@ def make_side_workers(
     Raises:
         ValueError: A rate limit names a provider that the worker does not have.
     """
-    workers: list[Worker] = []
-    if "models" in serves:
-        if unknown := parts.rate_limits.keys() - set(parts.providers):
-            known = ", ".join(parts.providers) or "none"
+    capacity, limits, providers = settings.capacity, settings.rate_limits, settings.providers.names
+    queues: list[tuple[str, Sequence[Activity], int, float | None]] = []
+    if "models" in settings.serves:
+        if unknown := limits.keys() - set(providers):
+            known = ", ".join(providers) or "none"
             raise ValueError(f"{RATE_LIMITS} names {min(unknown)!r}, which is no provider of this worker ({known})")
         LOCAL_CONTEXTS.is_open = True
-        shared = name_model_queue(task_queue)
-        queues = {name_provider_queue(task_queue, name): parts.rate_limits.get(name) for name in parts.providers}
-        workers += [
-            _make_queue_worker(
-                client,
-                queue,
-                parts.model_activities if queue == shared else parts.provider_activities,
-                grace=grace,
-                slots=capacity.model_calls,
-                max_per_second=rate,
-                plugins=plugins,
-                deployment=deployment,
-            )
-            for queue, rate in {shared: None, **queues}.items()
-        ]
-    if "tools" in serves:
-        workers.append(
-            _make_queue_worker(
-                client,
-                name_tool_queue(task_queue),
-                parts.tool_activities,
-                grace=grace,
-                slots=capacity.tool_calls,
-                max_per_second=max_calls_per_second,
-                plugins=plugins,
-                deployment=deployment,
-            )
+        queues.append((name_model_queue(settings.task_queue), activities.models, capacity.model_calls, None))
+        for name in providers:
+            queue = name_provider_queue(settings.task_queue, name)
+            queues.append((queue, activities.providers, capacity.model_calls, limits.get(name)))
+    if "tools" in settings.serves:
+        queue = name_tool_queue(settings.task_queue)
+        queues.append((queue, activities.tools, capacity.tool_calls, settings.max_calls_per_second))
+    if "sessions" in settings.serves:
+        queues.append((name_caller_queue(settings.task_queue), activities.callers, capacity.caller_calls, None))
+    return [
+        _make_queue_worker(
+            client, queue, served, settings, slots, plugins=plugins, max_task_queue_activities_per_second=rate
         )
-    if "sessions" in serves:
-        workers.append(
-            _make_queue_worker(
-                client,
-                name_caller_queue(task_queue),
-                parts.caller_activities,
-                grace=grace,
-                slots=capacity.caller_calls,
-                plugins=plugins,
-                deployment=deployment,
-            )
-        )
-    return workers
+        for queue, served, slots, rate in queues
+    ]
 
 
 def make_workflow_sandbox() -> SandboxedWorkflowRunner:
@@ -324,35 +349,27 @@ def make_workflow_sandbox() -> SandboxedWorkflowRunner:
 def _make_queue_worker(
     client: Client,
     queue: str,
-    activities: Sequence[Callable[..., Any]],
-    *,
-    grace: timedelta,
+    activities: Sequence[Activity],
+    settings: WorkerSettings,
     slots: int,
-    workflows: Sequence[type] = (),
-    executor: WorkflowExecutor | None = None,
-    max_per_second: float | None = None,
-    plugins: Sequence[Plugin] = (),
-    deployment: WorkerDeploymentConfig | None = None,
+    **options: Any,
 ) -> Worker:
     """Make the Temporal worker of one task queue."""
     guard = QueryGuard()
     worker = Worker(
         client,
         task_queue=queue,
-        workflows=workflows,
         activities=activities,
         tuner=WorkerTuner.create_fixed(workflow_slots=WORKFLOW_TASKS, activity_slots=slots),
         max_concurrent_workflow_task_polls=WORKFLOW_TASKS,
-        workflow_task_executor=executor,
         unsandboxed_workflow_runner=guard,
-        graceful_shutdown_timeout=grace,
+        graceful_shutdown_timeout=settings.grace,
         sticky_queue_schedule_to_start_timeout=STICKY_TIMEOUT,
         max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
         default_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
-        max_task_queue_activities_per_second=max_per_second,
-        plugins=plugins,
         interceptors=[TelemetryInterceptor()],
-        deployment_config=deployment,
+        deployment_config=settings.deployment,
+        **options,
     )
     work_around_faults(worker, guard)
     return worker
@@ -367,10 +384,3 @@ def work_around_faults(worker: Worker, guard: QueryGuard) -> None:
     check_private_parts(worker.client, worker)
     guard.watch(worker)
     wait_for_activations(worker)
-
-
-def _make_tolerant_client(client: Client) -> Client:
-    """Copy the client, with a data converter that accepts every payload: validation refuses it with a reason."""
-    config = client.config()
-    config["data_converter"] = make_tolerant(client.data_converter)
-    return Client(**config)

@@ -1,29 +1,37 @@
-"""A worker's configuration in environment variables, read once at its start."""
+"""A worker's settings: one value, which its environment variables are read into once."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
+from typing import Literal, get_args
 
 from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
 from temporalio.worker import WorkerDeploymentConfig
 
 from clew.agents import Agent
 from clew_activities.archive import Store, open_store
-from clew_activities.checkpoints import Keys, read_keys
-from clew_activities.model.model_table import OwnModels, read_own_models
+from clew_activities.checkpoint_signing import Keys, read_keys
+from clew_activities.model.model_table import NO_OWN_MODELS, OwnModels, read_own_models
 from clew_activities.providers import Providers, ProvidersUnusable, load_providers
-from clew_activities.providers.errors import UnknownModel
-from clew_activities.tools.mcp.settings import McpSettings, read_mcp_settings
+from clew_activities.providers.provider_errors import UnknownModel
+from clew_activities.tools.mcp.mcp_settings import McpSettings, read_mcp_settings
 from clew_activities.tools.registry import Tools, load_agents, load_tools
 from clew_activities.tools.run_hooks import load_hooks
 from clew_activities.user_modules import import_extensions
-from clew_activities.webhooks import WebhookSettings, read_webhook_settings
+from clew_activities.webhook_sending import NO_WEBHOOKS, WebhookSettings, read_webhook_settings
 from clew_workflows.contract.hooks import Hook
-from clew_workflows.contract.names import MODEL_NAME
+from clew_workflows.contract.names import MODEL_NAME, TASK_QUEUE
+from clew_workflows.host import services
+from clew_workflows.host.agent_session import AgentSession
 from clew_workflows.protocol import RolloverThresholds
+
+Work = Literal["sessions", "models", "tools"]
+"""What a worker can serve apart: sessions with the calls of other workflows, model calls, tool calls."""
+ALL_WORK: tuple[Work, ...] = get_args(Work)
+WORKFLOWS = (AgentSession, *services.WORKFLOWS)
 
 # The server's rules; names that begin with __ are its own.
 _DEPLOYMENT = re.compile(r"(?!__)[^\s.:]{1,200}")
@@ -64,49 +72,59 @@ class Capacity:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkerEnvironment:
-    """A worker's configuration.
+class WorkerSettings:
+    """All that a worker is made from. `read_settings` reads it from the environment.
 
     Attributes:
         providers: The model providers, and the redaction of every secret that the worker has.
-        tools: Every tool by its name, without those that agents bring.
-        agents: Every agent.
-        hooks: Every hook.
         store: Where sessions are archived.
-        keys: Keys that sign and verify checkpoint tokens.
+        task_queue: The sessions' task queue. Model calls and tool calls have task queues with names made from it.
+        serves: What the worker serves. Sessions need workers for all of it on their task queue. `tools` alone serves
+            the tools that name this task queue, too.
+        tools: Every tool by its name, without those that agents bring.
+        agents: Every agent. The worker has their tools, too.
+        hooks: Every hook. All workers of a task queue must have the same.
+        keys: Keys that sign and verify checkpoint tokens; without them checkpoints are refused.
         thresholds: When a session rolls over, that is, continues as new.
         capacity: How many activities run at the same time.
-        mcp: The MCP servers whose tools sessions can have.
         grace: Time that running activities have to finish at a shutdown.
-        deployment: The worker's version; None: it has none.
-        rate_limits: The most model calls in a second, by provider.
+        mcp: The MCP servers whose tools sessions can have.
+        max_calls_per_second: The most tool calls that all workers of the task queue together begin in a second.
+        rate_limits: The most model calls that all workers of the task queue together begin in a second, by provider.
+            All workers for sessions and for model calls must have the same.
+        deployment: The worker's version, with workflows pinned by default; None: it has none.
         own_models: The sizes and the prices of the team's own models.
         webhooks: The webhooks of all sessions, the secrets of webhooks, and where they are sent to.
+        workflows: The session and the services. All workers of a task queue must have the same.
     """
 
     providers: Providers
-    tools: Tools
-    agents: Sequence[Agent]
-    hooks: Sequence[Hook]
     store: Store
-    keys: Keys
-    thresholds: RolloverThresholds
-    capacity: Capacity
-    mcp: McpSettings
-    grace: timedelta
-    deployment: WorkerDeploymentConfig | None
-    rate_limits: Mapping[str, float]
-    own_models: OwnModels
-    webhooks: WebhookSettings
+    task_queue: str = TASK_QUEUE
+    serves: Collection[Work] = ALL_WORK
+    tools: Tools = field(default_factory=dict)
+    agents: Sequence[Agent] = ()
+    hooks: Sequence[Hook] = ()
+    keys: Keys = field(default_factory=Keys)
+    thresholds: RolloverThresholds = field(default_factory=RolloverThresholds)
+    capacity: Capacity = field(default_factory=Capacity)
+    grace: timedelta = GRACE
+    mcp: McpSettings = field(default_factory=McpSettings)
+    max_calls_per_second: float | None = None
+    rate_limits: Mapping[str, float] = field(default_factory=dict)
+    deployment: WorkerDeploymentConfig | None = None
+    own_models: OwnModels = NO_OWN_MODELS
+    webhooks: WebhookSettings = NO_WEBHOOKS
+    workflows: Sequence[type] = WORKFLOWS
+
+    @property
+    def direct_calls(self) -> int:
+        """The most model calls of the sessions' own task queue. Only a worker for both makes some there."""
+        return self.capacity.direct_calls if {"sessions", "models"} <= set(self.serves) else 0
 
 
-def read_environment(environ: Mapping[str, str], tools: str, agents: str = "") -> WorkerEnvironment:
+def read_settings(environ: Mapping[str, str]) -> WorkerSettings:
     """Read the variables and import the modules that they name.
-
-    Args:
-        environ: The environment variables.
-        tools: Modules that define tools, separated by commas.
-        agents: Modules that define agents, separated by commas.
 
     Raises:
         AgentsUnusable: An agents module cannot be used.
@@ -118,10 +136,10 @@ def read_environment(environ: Mapping[str, str], tools: str, agents: str = "") -
     """
     import_extensions(environ)
     mcp, webhooks = read_mcp_settings(environ), read_webhook_settings(environ)
-    return WorkerEnvironment(
+    return WorkerSettings(
         providers=load_providers(environ, (*mcp.secrets, *webhooks.all_secrets)),
-        tools=load_tools(split_names(tools)),
-        agents=load_agents(split_names(agents)),
+        tools=load_tools(split_names(environ.get("CLEW_TOOLS", ""))),
+        agents=load_agents(split_names(environ.get("CLEW_AGENTS", ""))),
         hooks=load_hooks(split_names(environ.get("CLEW_HOOKS", ""))),
         store=open_store(environ),
         keys=read_keys(environ),

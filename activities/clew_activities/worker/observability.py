@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import traceback
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -24,7 +24,7 @@ from temporalio.service import RPCError
 
 from clew.session.connection import names_collector
 from clew_activities.providers import Redaction
-from clew_activities.worker.assembly import Work
+from clew_activities.worker.environment import Work, WorkerSettings
 from clew_workflows.contract.names import name_model_queue, name_provider_queue, name_tool_queue
 
 if TYPE_CHECKING:
@@ -172,15 +172,16 @@ def _get_fields(record: logging.LogRecord) -> Mapping[str, Any]:
     return fields if isinstance(fields, Mapping) else {}
 
 
-def list_queues(task_queue: str, serves: Collection[Work], limited: Collection[str] = ()) -> list[Queue]:
-    """List the queues of sessions, of model calls, also those of `limited` providers, and of tool calls."""
-    providers = [(name_provider_queue(task_queue, provider), ACTIVITY) for provider in sorted(limited)]
+def list_queues(settings: WorkerSettings) -> list[Queue]:
+    """List the queues of sessions, of model calls, also those of limited providers, and of tool calls."""
+    task_queue = settings.task_queue
+    limited = [name_provider_queue(task_queue, provider) for provider in sorted(settings.rate_limits)]
     queues: dict[Work, list[Queue]] = {
         "sessions": [(task_queue, WORKFLOW), (task_queue, ACTIVITY)],
-        "models": [(name_model_queue(task_queue), ACTIVITY), *providers],
+        "models": [(name, ACTIVITY) for name in (name_model_queue(task_queue), *limited)],
         "tools": [(name_tool_queue(task_queue), ACTIVITY)],
     }
-    return [queue for work in serves for queue in queues[work]]
+    return [queue for work in settings.serves for queue in queues[work]]
 
 
 @asynccontextmanager

@@ -22,22 +22,22 @@ from clew.tools import ToolDefinition
 from clew_activities.archive import Store, open_store
 from clew_activities.providers import Providers, make_http_client
 from clew_activities.telemetry.interceptor import TelemetryInterceptor
-from clew_activities.tools.registry import collect_tools, make_registry
+from clew_activities.tools.registry import collect_tools
 from clew_activities.worker.assembly import (
     HEARTBEAT_THROTTLE,
     PASSED_THROUGH,
     STICKY_TIMEOUT,
     WORKFLOW_TASKS,
-    WORKFLOWS,
+    Activities,
     SessionWorker,
+    make_activities,
     make_side_workers,
     make_workflow_sandbox,
     work_around_faults,
 )
-from clew_activities.worker.environment import Capacity, read_environment
-from clew_activities.worker.parts import Parts, make_parts
+from clew_activities.worker.environment import WORKFLOWS, Capacity, WorkerSettings, read_settings
 from clew_workflows.contract.hooks import Hook
-from clew_workflows.encryption import encrypt_payloads, is_encrypting, read_encryption
+from clew_workflows.encryption import encrypt_payloads, read_encryption
 from clew_workflows.host.payload_converter import make_shared
 from clew_workflows.temporal_faults.query_ahead import QueryGuard
 
@@ -51,22 +51,18 @@ class _Serving:
 
     Attributes:
         client: The team's client, with a data converter for sessions.
-        parts: All activities.
+        settings: Those of the workers of the side queues, with the version of the team's worker.
+        activities: All activities.
         http: The HTTP client of the model calls.
-        capacity: How many activities run at the same time.
-        grace: Time that running activities have to finish at a shutdown.
         plugins: The client's other plugins, for the workers of the side queues.
-        deployment: The version of the team's worker, which the workers of the side queues have, too.
         guard: Runs the sessions.
     """
 
     client: Client
-    parts: Parts
+    settings: WorkerSettings
+    activities: Activities
     http: httpx.AsyncClient
-    capacity: Capacity
-    grace: timedelta
     plugins: Sequence[temporalio.worker.Plugin]
-    deployment: WorkerDeploymentConfig | None
     guard: QueryGuard
 
 
@@ -127,15 +123,15 @@ class ClewPlugin(SimplePlugin):
         """
         config = super().configure_worker(config)
         client = config["client"]
-        deployment = config["deployment_config"] = _pin(config.get("deployment_config"))
-        serving = self._make_serving(client, deployment, _count_slots(config))
-        self._serving[config["task_queue"]] = serving
+        config["deployment_config"] = _pin(config.get("deployment_config"))
+        serving = self._serving[config["task_queue"]] = self._make_serving(client, config)
         config["client"] = serving.client
-        config["activities"] = [*(config.get("activities") or ()), *serving.parts.session_activities]
+        config["activities"] = [*(config.get("activities") or ()), *serving.activities.sessions]
         config["interceptors"] = [*(config.get("interceptors") or ()), TelemetryInterceptor()]
         # Sessions opt out of the sandbox: the runner of those that do is theirs.
         config["unsandboxed_workflow_runner"] = serving.guard
-        config["graceful_shutdown_timeout"] = max(config.get("graceful_shutdown_timeout", timedelta()), serving.grace)
+        grace = max(config.get("graceful_shutdown_timeout", timedelta()), serving.settings.grace)
+        config["graceful_shutdown_timeout"] = grace
         if config.get("tuner") is None:
             tasks = config.get("max_concurrent_workflow_tasks") or WORKFLOW_TASKS
             config["max_concurrent_workflow_tasks"] = min(tasks, WORKFLOW_TASKS)
@@ -160,66 +156,42 @@ class ClewPlugin(SimplePlugin):
     async def run_worker(self, worker: Worker, next: Callable[[Worker], Awaitable[None]]) -> None:  # noqa: A002
         """Run the workers of the model calls and the tool calls as long as the team's worker runs."""
         serving = self._serving.pop(worker.task_queue)
-        parts = serving.parts
         # The SDK gives activities the client that the team made the worker with, which cannot decrypt.
         worker.client = serving.client
         work_around_faults(worker, serving.guard)
-        side_workers = make_side_workers(
-            serving.client,
-            worker.task_queue,
-            serving.parts,
-            serving.capacity,
-            grace=serving.grace,
-            plugins=serving.plugins,
-            deployment=serving.deployment,
-        )
-        async with serving.http, SessionWorker(side_workers, parts.registry, parts.tools, parts.mcp_tools):
+        side_workers = make_side_workers(serving.client, serving.settings, serving.activities, serving.plugins)
+        async with serving.http, SessionWorker(side_workers, serving.activities):
             await next(worker)
 
-    def _make_serving(self, client: Client, deployment: WorkerDeploymentConfig | None, slots: int) -> _Serving:
-        environment = read_environment(
-            self._environ, self._environ.get("CLEW_TOOLS", ""), self._environ.get("CLEW_AGENTS", "")
-        )
-        store, capacity = self._store or environment.store, self._capacity or environment.capacity
-        http = make_http_client()
-        # The client's plugins have been applied to its active configuration: they are not to be applied again.
-        config = Clew(client, encryption=read_encryption(self._environ)).temporal.config(active_config=True)
-        parts = make_parts(
-            client.namespace,
-            providers=self._providers or environment.providers,
-            registry=make_registry(
-                collect_tools([*environment.tools.values(), *self._tools]),
-                [*environment.agents, *self._agents],
-                [*environment.hooks, *self._hooks],
-                mcp_servers=environment.mcp.servers,
-            ),
-            http=http,
+    def _make_serving(self, client: Client, worker: WorkerConfig) -> _Serving:
+        read = read_settings(self._environ)
+        store = self._store or read.store
+        settings = replace(
+            read,
+            task_queue=worker["task_queue"],
+            tools=collect_tools([*read.tools.values(), *self._tools]),
+            agents=[*read.agents, *self._agents],
+            hooks=[*read.hooks, *self._hooks],
             store=open_store({**self._environ, "CLEW_STORE": store}) if isinstance(store, str) else store,
-            keys=environment.keys,
-            thresholds=environment.thresholds,
-            mcp=environment.mcp,
-            encrypts=is_encrypting(config["data_converter"]),
-            rate_limits=environment.rate_limits,
-            model_calls=capacity.model_calls,
-            direct_calls=min(capacity.direct_calls, slots // 2),
-            own_models=environment.own_models,
-            webhooks=environment.webhooks,
+            providers=self._providers or read.providers,
+            capacity=self._capacity or read.capacity,
+            deployment=worker.get("deployment_config"),
         )
-        plugins = [
-            plugin
-            for plugin in config["plugins"]
-            if plugin is not self and isinstance(plugin, temporalio.worker.Plugin)
-        ]
+        http, own = make_http_client(), Clew(client, encryption=read_encryption(self._environ)).temporal
+        direct_calls = min(settings.direct_calls, _count_slots(worker) // 2)
+        activities = make_activities(own, settings, http, direct_calls=direct_calls)
+        # The client's plugins have been applied to its active configuration: they are not to be applied again.
+        config = own.config(active_config=True)
+        others = [plugin for plugin in config["plugins"] if plugin is not self]
+        plugins = [plugin for plugin in others if isinstance(plugin, temporalio.worker.Plugin)]
         config["plugins"] = []
         config["data_converter"] = make_shared(config["data_converter"])
         return _Serving(
             client=Client(**config),
-            parts=parts,
+            settings=settings,
+            activities=activities,
             http=http,
-            capacity=capacity,
-            grace=environment.grace,
             plugins=plugins,
-            deployment=deployment,
             guard=QueryGuard(),
         )
 

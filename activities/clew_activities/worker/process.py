@@ -13,9 +13,10 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import uvloop
@@ -26,14 +27,16 @@ from clew_activities.providers.redaction import find_suspected_secrets
 from clew_activities.telemetry.interceptor import trace_with
 from clew_activities.telemetry.metrics import BUCKETS
 from clew_activities.tools.registry import AgentsUnusable, ToolsUnusable
-from clew_activities.worker.assembly import ALL_WORK, SessionWorker, Work, make_worker
+from clew_activities.worker.assembly import SessionWorker, make_worker
 from clew_activities.worker.environment import (
+    ALL_WORK,
     MAX_RATE,
     MIN_RATE,
     Capacity,
-    WorkerEnvironment,
+    Work,
+    WorkerSettings,
     parse_rate,
-    read_environment,
+    read_settings,
     split_names,
 )
 from clew_activities.worker.health import check_server, check_store, serve_health
@@ -76,25 +79,23 @@ def main(arguments: Sequence[str] | None = None, *, program: str | None = None) 
     # Until the environment has been read, its secrets are only guessed by the names of the variables.
     redaction = Redaction(find_suspected_secrets(os.environ))
     try:
-        environment = read_environment(os.environ, args.tools, args.agents)
-        redaction = environment.providers.redaction
-        settings = read_observability_settings(os.environ)
+        settings = replace(
+            read_settings({**os.environ, "CLEW_TOOLS": args.tools, "CLEW_AGENTS": args.agents}),
+            task_queue=args.task_queue,
+            serves=args.serve,
+            max_calls_per_second=args.max_calls_per_second,
+        )
+        redaction = settings.providers.redaction
+        observability = read_observability_settings(os.environ)
         encryption = read_encryption(os.environ)
-        log_without_secrets(redaction, settings.log_format, hides_texts=encryption.is_on)
+        log_without_secrets(redaction, observability.log_format, hides_texts=encryption.is_on)
         if encryption.is_on and encryption.accepts_plain:
             log.warning(
                 "%s is set: what is not encrypted is believed, whatever program has written it", PLAIN_VARIABLE
             )
         load_encodings()
-        serving = serve(
-            args.task_queue,
-            environment,
-            settings,
-            serves=args.serve,
-            max_calls_per_second=args.max_calls_per_second,
-        )
         with trace_with(read_spans(os.environ)), asyncio.Runner(loop_factory=WorkerLoop) as runner:
-            runner.run(serving)
+            runner.run(serve(settings, observability))
     except (AgentsUnusable, ClewError, ToolsUnusable, ValueError) as error:
         sys.exit(redaction.redact_text(f"the worker cannot start: {error}"))
 
@@ -155,33 +156,19 @@ def _read_work(text: str) -> tuple[Work, ...]:
     return tuple(work for work in ALL_WORK if work in names)
 
 
-async def serve(
-    task_queue: str,
-    environment: WorkerEnvironment,
-    settings: ObservabilitySettings,
-    *,
-    serves: Collection[Work] = ALL_WORK,
-    max_calls_per_second: float | None = None,
-) -> None:
+async def serve(settings: WorkerSettings, observability: ObservabilitySettings) -> None:
     """Connect to Temporal as the `TEMPORAL_…` variables say, and serve until SIGTERM or SIGINT.
-
-    Args:
-        task_queue: The task queue.
-        environment: The worker's configuration.
-        settings: What operators see of the process.
-        serves: What the worker serves.
-        max_calls_per_second: The most tool calls that all workers of the task queue together begin in a second.
 
     Raises:
         ServerUnreachable: No Temporal server answers.
         ValueError: A port cannot be opened.
     """
     loop = asyncio.get_running_loop()
-    raise_limits(loop, environment.capacity)
-    runtime = make_runtime(settings.metrics_address, BUCKETS)
-    clew = await Clew.connect(task_queue=task_queue, runtime=runtime)
+    raise_limits(loop, settings.capacity)
+    runtime = make_runtime(observability.metrics_address, BUCKETS)
+    clew = await Clew.connect(task_queue=settings.task_queue, runtime=runtime)
     stopped = asyncio.Event()
-    deadline = environment.grace.total_seconds() + END_SECONDS
+    deadline = settings.grace.total_seconds() + END_SECONDS
 
     def stop(*_args: object) -> None:
         end_by(deadline)
@@ -191,55 +178,35 @@ async def serve(
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, stop)
     async with make_http_client() as http:
-        worker = make_worker(
-            clew.temporal,
-            task_queue=task_queue,
-            providers=environment.providers,
-            tools=environment.tools,
-            agents=environment.agents,
-            hooks=environment.hooks,
-            http=http,
-            store=environment.store,
-            keys=environment.keys,
-            thresholds=environment.thresholds,
-            capacity=environment.capacity,
-            grace=environment.grace,
-            mcp=environment.mcp,
-            max_calls_per_second=max_calls_per_second,
-            serves=serves,
-            deployment=environment.deployment,
-            rate_limits=environment.rate_limits,
-            own_models=environment.own_models,
-            webhooks=environment.webhooks,
-        )
+        worker = make_worker(clew.temporal, settings, http)
         checks = {
             "server": check_server(clew.temporal),
-            "store": check_store(environment.store),
+            "store": check_store(settings.store),
             "pollers": worker.check,
         }
-        limited = environment.rate_limits
-        queues = list_queues(task_queue, serves, limited) if settings.metrics_address else []
+        queues = list_queues(settings) if observability.metrics_address else []
         async with (
-            serve_health(settings.health_address, checks),
+            serve_health(observability.health_address, checks),
             worker,
             report_backlog(clew.temporal, runtime.metric_meter, queues),
         ):
             registered: dict[str, Iterable[str]] = {
-                "models": environment.providers.names,
+                "models": settings.providers.names,
                 "tools": worker.registry.tools,
                 "agents": worker.registry.agents,
             }
             log.info("%s", "; ".join(f"{kind}: {', '.join(names) or 'none'}" for kind, names in registered.items()))
-            part = "" if set(serves) == set(ALL_WORK) else f", only {' and '.join(serves)}"
-            version = environment.deployment and environment.deployment.version.to_canonical_string()
+            part = "" if set(settings.serves) == set(ALL_WORK) else f", only {' and '.join(settings.serves)}"
+            version = settings.deployment and settings.deployment.version.to_canonical_string()
+            part += f", version {version}" if version else ""
             _spare_collector()
-            log.info("worker ready: task queue %r%s%s", task_queue, part, f", version {version}" if version else "")
+            log.info("worker ready: task queue %r%s", settings.task_queue, part)
             stuck = await _wait_for_end(stopped, worker)
             if stuck:
                 log.error("%d sessions are stuck in the cache: the process ends, start another one", stuck)
                 end_by(deadline)
             worker.stop_serving()
-            log.info("stopping: running calls have %d seconds to finish", environment.grace.total_seconds())
+            log.info("stopping: running calls have %d seconds to finish", settings.grace.total_seconds())
     exit_soon(code=1 if stuck else 0)
 
 

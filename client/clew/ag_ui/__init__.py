@@ -1,7 +1,7 @@
 """Sessions for clients of AG-UI, the protocol of existing chat components. It needs the extra `ag-ui`.
 
-`run_agent` serves one input of such a client. `messages` converts threads to the protocol's messages, `mapping` makes
-the protocol's events, purely, from those of a request.
+`running` serves the inputs of such a client. `mapping` makes the protocol's messages of threads, and its events of
+those of a request, purely; `ag_ui_parts` converts images, recordings and files.
 """
 
 try:

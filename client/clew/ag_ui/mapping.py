@@ -5,7 +5,7 @@ The messages of a client's input say what the client has, and a run sends what i
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -36,17 +36,19 @@ from ag_ui.core import (
 )
 from pydantic_core import to_json
 
-from clew.ag_ui.parts import BlobUrl, convert_content, convert_part
+from clew.ag_ui.ag_ui_parts import BlobUrl, convert_content, convert_part
 from clew.session.events import (
+    Change,
     EntryCommitted,
-    Restarted,
+    LiveTurn,
     Retrying,
-    SessionEvent,
     SubagentWaiting,
     TextAdded,
     ThinkingAdded,
     ToolProgressed,
+    Voided,
 )
+from clew.session.events.turn import Growing
 from clew_workflows.contract import messages, payloads
 from clew_workflows.contract.content import list_media
 from clew_workflows.thread.entries import Entry
@@ -217,30 +219,37 @@ class RunEvents:
 
     Attributes:
         messages: The messages that the client has, as the events so far leave them.
+        turn: Folds the events of the request to the changes.
     """
 
     def __init__(self, messages: Iterable[Message], blob_url: BlobUrl | None = None) -> None:
+        self.turn = LiveTurn()
         self._blob_url = blob_url
         # A message that changes is copied then: a client may have tens of thousands.
         self.messages = {message.id: message for message in messages}
-        # The message that is open, with its form.
+        # The message that is open, with its form, and the replies whose entries have not come.
         self._open: tuple[str, _Form] | None = None
-        # The text so far of each growing message, and those whose entry has not come.
-        self._texts: dict[str, str] = {}
+        self._growing: set[str] = set()
 
-    def take(self, event: SessionEvent) -> Iterator[BaseEvent]:
-        """Make the events that an event of the request leads to."""
-        match event:
-            case TextAdded():
-                yield from self._grow(event.call_id, _REPLY, event)
-            case ThinkingAdded():
-                yield from self._grow(name_reasoning(event.call_id), _REASONING, event)
-            case Restarted():
-                yield from self._empty(event.call_id, name_reasoning(event.call_id))
+    def take(self, change: Change) -> Iterator[BaseEvent]:
+        """Make the events that a change of the request leads to."""
+        match change:
+            case TextAdded(call_id=call_id):
+                yield from self._grow(call_id, _REPLY, self.turn.text)
+            case ThinkingAdded(call_id=call_id):
+                yield from self._grow(name_reasoning(call_id), _REASONING, self.turn.thinking)
+            case Voided(call_id, text=text, thinking=thinking):
+                yield from self._set_texts({call_id: text, name_reasoning(call_id): thinking})
             case ToolProgressed() | Retrying() | SubagentWaiting():
-                yield CustomEvent(name=f"{CUSTOM_PREFIX}{event.type}", value=event.as_dict())
-            case EntryCommitted(entry=entry):
-                yield from self._take_entry(entry)
+                yield CustomEvent(name=f"{CUSTOM_PREFIX}{change.type}", value=change.as_dict())
+            case EntryCommitted(body=payloads.UserMessage() as sent, entry=entry):
+                yield from self._take_message(name_message(entry), sent)
+            case EntryCommitted(body=payloads.AssistantMessage() as reply, entry=entry):
+                yield from self._take_reply(name_message(entry), reply)
+            case EntryCommitted(body=payloads.ToolMessage(late=False) as result, entry=entry):
+                yield from self._send_result(convert_result(entry, result, self._blob_url), is_error=result.is_error)
+            case EntryCommitted(body=payloads.RunPayload()):
+                yield from self._drop_unfinished()
 
     def replace(self, messages: Iterable[Message]) -> Iterator[BaseEvent]:
         """Make the client have other messages."""
@@ -254,17 +263,6 @@ class RunEvents:
             (name, form), self._open = self._open, None
             *events, last = form.end(name)
             yield from (*events, last.model_copy(update={"metadata": metadata}) if metadata else last)
-
-    def _take_entry(self, entry: Entry) -> Iterator[BaseEvent]:
-        match entry.body if entry.kind in ("ai_message", "run") else None:
-            case payloads.UserMessage() as sent:
-                yield from self._take_message(name_message(entry), sent)
-            case payloads.AssistantMessage() as reply:
-                yield from self._take_reply(name_message(entry), reply)
-            case payloads.ToolMessage() as result if not result.late:
-                yield from self._send_result(convert_result(entry, result, self._blob_url), is_error=result.is_error)
-            case payloads.RunPayload():
-                yield from self._drop(self._texts)
 
     def _take_message(self, name: str, sent: payloads.UserMessage) -> Iterator[BaseEvent]:
         known = self.messages.get(name)
@@ -312,21 +310,18 @@ class RunEvents:
             message_id=made.id, tool_call_id=made.tool_call_id, content=made.content, role="tool", metadata=metadata
         )
 
-    def _grow(self, name: str, form: _Form, added: TextAdded | ThinkingAdded) -> Iterator[BaseEvent]:
-        """Send the new part of a text that grows."""
-        shown = self._get_text(name)
-        text = self._texts.get(name, shown)
-        if added.offset > len(text):
-            return  # A part is missing: the entry has it.
-        self._texts[name] = text = text[: added.offset] + added.text
-        if not shown.startswith(text):
-            yield from self._show(name, form, text)
+    def _grow(self, name: str, form: _Form, grown: Growing) -> Iterator[BaseEvent]:
+        if not grown.has_gap:
+            self._growing.add(name)
+            # A heartbeat may be older than what the client has.
+            if not self._get_text(name).startswith(grown.text):
+                yield from self._show(name, form, grown.text)
 
     def _complete(
         self, name: str, form: _Form, text: str, metadata: dict[str, Any] | None = None
     ) -> Iterator[BaseEvent]:
         """Send what the client lacks of a text that is complete, and of its metadata."""
-        self._texts.pop(name, None)
+        self._growing.discard(name)
         known = self.messages.get(name)
         lacks = metadata if text and (known is None or known.metadata != metadata) else None
         if text != self._get_text(name) or lacks:
@@ -337,10 +332,9 @@ class RunEvents:
             self.messages[name] = self.messages[name].model_copy(update={"metadata": lacks})
 
     def _show(self, name: str, form: _Form, text: str) -> Iterator[BaseEvent]:
+        if not text.startswith(self._get_text(name)):
+            yield from self._set_texts({name: ""})
         shown = self._get_text(name)
-        if not text.startswith(shown):
-            yield from self._empty(name)
-            shown = ""
         if self._open != (name, form):
             yield from self.close()
             self._open = (name, form)
@@ -350,19 +344,19 @@ class RunEvents:
         message = self.messages.get(name) or form.make(name)
         self.messages[name] = message.model_copy(update={"content": text})
 
-    def _empty(self, *names: str) -> Iterator[BaseEvent]:
-        """Take back the texts of messages. The protocol adds to a text, or replaces all messages."""
-        emptied: dict[str, Any] = {"content": ""}
-        shown = {name: self.messages[name].model_copy(update=emptied) for name in names if self._get_text(name)}
-        for name in names:
-            self._texts.pop(name, None)
-        if shown:
-            yield from self.replace((self.messages | shown).values())
+    def _set_texts(self, texts: Mapping[str, str]) -> Iterator[BaseEvent]:
+        """Take back the texts of messages but for these. The protocol adds to a text, or replaces all messages."""
+        changed = {
+            name: self.messages[name].model_copy(update={"content": text})
+            for name, text in texts.items()
+            if self._get_text(name) not in ("", text)
+        }
+        if changed:
+            yield from self.replace((self.messages | changed).values())
 
-    def _drop(self, names: Iterable[str]) -> Iterator[BaseEvent]:
+    def _drop_unfinished(self) -> Iterator[BaseEvent]:
         """Take back messages that have no entry."""
-        void = {name for name in names if name in self.messages}
-        self._texts = {}
+        void, self._growing = self._growing & self.messages.keys(), set()
         yield from self.close()
         if void:
             yield from self.replace([message for message in self.messages.values() if message.id not in void])

@@ -23,14 +23,15 @@ from ag_ui.core import (
 )
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from clew.ag_ui.ag_ui_parts import BlobUrl, read_content
 from clew.ag_ui.mapping import RunEvents, convert_thread, get_new_message, list_new_results
-from clew.ag_ui.parts import BlobUrl, read_content
 from clew.session import Request, Session
-from clew.session.events import ApprovalRequired, EntryCommitted, OpenCalls, SessionEvent
-from clew.session.options import MessageOptions
+from clew.session.events import Change, EntryCommitted, Waits
+from clew.session.keywords import MessageOptions
 from clew_workflows.contract.content import Content
 from clew_workflows.contract.errors import AlreadyAnswered, AlreadyResolved, ClewError, InvalidInput
 from clew_workflows.contract.outcomes import Usage
+from clew_workflows.contract.outputs import PendingCall
 from clew_workflows.contract.payloads import RunPayload
 
 
@@ -98,10 +99,7 @@ async def run_agent(
         options: The options of `Session.message`.
     """
     yield RunStartedEvent(
-        thread_id=run.thread_id,
-        run_id=run.run_id,
-        parent_run_id=run.parent_run_id,
-        protocol_version=PROTOCOL_VERSION,
+        thread_id=run.thread_id, run_id=run.run_id, parent_run_id=run.parent_run_id, protocol_version=PROTOCOL_VERSION
     )
     events = RunEvents(run.messages, blob_url)
     try:
@@ -112,15 +110,11 @@ async def run_agent(
             active = (await session.status()).request_id
             request = session.request(active) if active else None
         if request is not None:
-            calls = OpenCalls()
-            async with aclosing(request.events()) as following:
-                async for event in following:
-                    for made in events.take(event):
+            async with aclosing(events.turn.fold(request._follow(is_fresh=get_new_message(run) is None))) as changes:
+                async for change in changes:
+                    for made in events.take(change):
                         yield made
-                    calls.take(event)
-                    if ending := await _find_ending(
-                        session, run, event, calls, own_tools=frontend_tools, may_approve=may_approve
-                    ):
+                    if ending := _find_ending(run, change, frontend_tools, may_approve=may_approve):
                         for made in (*events.close(), ending):
                             yield made
                         return
@@ -200,31 +194,23 @@ async def _decide(session: Session, tool_call_id: str, decision: Approval, by: s
         await session.deny(tool_call_id, reason=decision.reason, by=by)
 
 
-async def _find_ending(
-    session: Session,
-    run: RunAgentInput,
-    event: SessionEvent,
-    calls: OpenCalls,
-    *,
-    own_tools: Collection[str],
-    may_approve: bool,
+def _find_ending(
+    run: RunAgentInput, change: Change, own_tools: Collection[str], *, may_approve: bool
 ) -> BaseEvent | None:
     """Find the event that ends a run: its request has an outcome, or waits for the client. None: it goes on."""
-    if isinstance(event, EntryCommitted) and event.entry.kind == "run":
-        return _make_ending(run, event.entry.body)
-    interrupts = [*map(_make_interrupt, calls.approvals)] if may_approve and calls.are_told else []
-    results = [call.tool_call_id for call in calls.results if call.name in own_tools] if calls.all_wait else []
-    if not (interrupts or results) or not calls.still_wait(await session.status()):
-        return None
-    if interrupts:
-        return _finish(run, RunFinishedInterruptOutcome(interrupts=interrupts))
-    return _finish(run, RunFinishedSuccessOutcome(pending_tool_call_ids=results))
+    match change:
+        case EntryCommitted(body=RunPayload() as outcome):
+            return _make_ending(run, outcome)
+        case Waits(approvals=[_, *_] as approvals) if may_approve:
+            return _finish(run, RunFinishedInterruptOutcome(interrupts=[*map(_make_interrupt, approvals)]))
+        case Waits(results=results, others_run=False):
+            if own := [call.tool_call_id for call in results if call.name in own_tools]:
+                return _finish(run, RunFinishedSuccessOutcome(pending_tool_call_ids=own))
+    return None
 
 
-def _make_ending(run: RunAgentInput, outcome: object) -> BaseEvent | None:
+def _make_ending(run: RunAgentInput, outcome: RunPayload) -> BaseEvent:
     """Make the event that reports the outcome of the request."""
-    if not isinstance(outcome, RunPayload):
-        return None
     usage = [_convert_usage(outcome.usage)]
     match outcome.status:
         case "completed":
@@ -244,7 +230,7 @@ def _finish(
     return RunFinishedEvent(thread_id=run.thread_id, run_id=run.run_id, outcome=outcome, usage=usage)
 
 
-def _make_interrupt(call: ApprovalRequired) -> Interrupt:
+def _make_interrupt(call: PendingCall) -> Interrupt:
     return Interrupt(
         id=call.tool_call_id,
         reason="tool_call",

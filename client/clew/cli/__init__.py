@@ -14,10 +14,13 @@ typer, rich and prompt_toolkit come with the extra `cli`: they are imported only
 |---|---|
 | `app` | `COMMANDS`: all commands by their groups |
 | `talk`, `chat` | `ask` and `chat` as lines of text; the chat on a terminal |
+| `attachments` | files that are sent with a message |
 | `reading`, `control` | the commands that read a session, and those that change one |
 | `listing`, `report` | lists of sessions; `report` and `compare` |
-| `serving`, `offline` | `worker`, `dev` and the codec server; the operators' commands |
-| `command`, `options` | the two decorators of commands; options that several commands have |
+| `blob_commands`, `schedule_commands` | the commands of `clew blob` and of `clew schedule` |
+| `serve`, `serve_commands` | the service over HTTP and its keys; `worker`, `dev` and the codec server |
+| `offline` | the operators' commands |
+| `command`, `shared_options` | the two decorators of commands; options, and those that several commands have |
 | `reach`, `failures` | the connection, the session or the worker; exit codes and messages of errors |
 | `show`, `hints` | the output; commands that are printed for a person to type |
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import logging
 import sys
@@ -12,7 +13,20 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from clew.cli import blobs, control, listing, offline, reading, report, schedules, serve, serving, talk
+from clew.cli import (
+    blob_commands,
+    control,
+    hints,
+    listing,
+    offline,
+    reading,
+    report,
+    schedule_commands,
+    serve,
+    serve_commands,
+    talk,
+)
+from clew.cli.shared_options import flag
 
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "Talk": (talk.ask, talk.chat),
@@ -55,7 +69,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
         offline.export,
         offline.import_,
     ),
-    "Serve": (serving.worker, serving.dev, serve.serve, serve.serve_key, serving.codec_server),
+    "Serve": (serve_commands.worker, serve_commands.dev, serve.serve, serve.serve_key, serve_commands.codec_server),
     "Operate": (listing.setup_namespace, offline.evaluate, offline.audit, offline.recover, offline.rekey),
 }
 """The commands by their groups, in the order of the help."""
@@ -64,20 +78,20 @@ GROUPS: dict[str, tuple[str, str, tuple[Callable[..., None], ...]]] = {
     "blob": (
         "Read and watch",
         "Store, list and read the images and files of a session.",
-        (blobs.put, blobs.get, blobs.list_),
+        (blob_commands.put, blob_commands.get, blob_commands.list_),
     ),
     "schedule": (
         "Talk",
         "Send messages to sessions by cron or in intervals.",
         (
-            schedules.create,
-            schedules.list_,
-            schedules.show,
-            schedules.pause,
-            schedules.resume,
-            schedules.trigger,
-            schedules.update,
-            schedules.delete,
+            schedule_commands.create,
+            schedule_commands.list_,
+            schedule_commands.show,
+            schedule_commands.pause,
+            schedule_commands.resume,
+            schedule_commands.trigger,
+            schedule_commands.update,
+            schedule_commands.delete,
         ),
     ),
     "archive": (OPERATE, "Check a session's archive.", (offline.verify,)),
@@ -115,7 +129,7 @@ app = typer.Typer(
 
 
 @app.callback(invoke_without_command=True)
-def clew(version_wanted: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+def clew(version_wanted: Annotated[bool, flag("Print the version.", "--version")] = False) -> None:
     """Durable LLM-agent sessions on Temporal."""
     # The commands print what the client logs, in their own words.
     logging.getLogger("clew").addHandler(logging.NullHandler())
@@ -134,12 +148,16 @@ def _register() -> None:
     for group, commands in COMMANDS.items():
         for command in commands:
             name = command.__name__.strip("_").replace("_", "-")
-            settings = passing if command is serving.worker else None
+            settings = passing if command is serve_commands.worker else None
             app.command(name, context_settings=settings, rich_help_panel=group)(command)
+            hints.remember_options(name, inspect.signature(command).parameters)
+    hints.remember_options("worker", ("task_queue",))
     for name, (group, purpose, commands) in GROUPS.items():
         group_app = typer.Typer(help=purpose, no_args_is_help=True, rich_markup_mode=None)
         for command in commands:
-            group_app.command(command.__name__.strip("_"))(command)
+            verb = command.__name__.strip("_")
+            group_app.command(verb)(command)
+            hints.remember_options(f"{name} {verb}", inspect.signature(command).parameters)
         app.add_typer(group_app, name=name, rich_help_panel=group)
 
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Any, cast
 from urllib.parse import unquote, urlsplit
 
 import typer
@@ -18,8 +18,9 @@ import typer
 from clew.cli.reach import Misconfigured
 from clew.content import AnyContent, clean_name
 from clew.session.session import Session
-from clew_workflows.contract.content import MAX_BLOB_BYTES, MAX_PARTS, Blob, MediaKind, Part
+from clew_workflows.contract.content import Blob, MediaKind, Part
 from clew_workflows.contract.errors import ContentMismatch, TooLarge, UnsupportedContent
+from clew_workflows.contract.limits import MAX_BLOB_BYTES, MAX_PARTS
 
 STDIN = "-"
 MAX_PATHS_CHARACTERS = 8192
@@ -28,17 +29,6 @@ MAX_ATTACHMENTS = MAX_PARTS - 1
 """Most files of a message, beside its text."""
 _DECLARED = {".m4a": "audio/mp4", ".m4b": "audio/mp4", ".weba": "audio/webm"}
 """The types of recordings whose first bytes may also be those of a film, by their endings."""
-
-Attach = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--attach",
-        metavar="PATH",
-        allow_dash=True,
-        help="Send a file with the message: an image, a recording or a document. `-` reads it from stdin. May be "
-        "repeated.",
-    ),
-]
 
 
 @dataclass(frozen=True, slots=True)

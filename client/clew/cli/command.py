@@ -23,8 +23,8 @@ from rich.console import Console
 from clew.cli import _operators as operators
 from clew.cli import hints, reach, show
 from clew.cli.failures import exit_on_error
-from clew.cli.options import SessionId, TaskQueue
 from clew.cli.reach import Target
+from clew.cli.shared_options import Address, Namespace, SessionId, TaskQueue, flag
 from clew.session.connection import Clew
 from clew.session.session import Session
 from clew_workflows.contract import TASK_QUEUE
@@ -36,18 +36,6 @@ T = TypeVar("T")
 Action = Callable[[Session], Coroutine[Any, Any, Receipt]]
 """Changes a session."""
 
-Address = Annotated[
-    str | None,
-    typer.Option(
-        metavar="HOST:PORT", help="The Temporal server. Default: Temporal's configuration (TEMPORAL_ADDRESS)."
-    ),
-]
-Namespace = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME", help="Temporal's namespace. Default: Temporal's configuration (TEMPORAL_NAMESPACE)."
-    ),
-]
 TARGET_OPTIONS: dict[str, tuple[Any, str | None]] = {
     "address": (Address, None),
     "namespace": (Namespace, None),
@@ -145,7 +133,7 @@ def command(
                 function(invocation, **arguments)  # type: ignore[call-arg]
 
         options: dict[str, tuple[Any, Any]] = {
-            "as_json": (Annotated[bool, typer.Option("--json", help=json_help)], False),
+            "as_json": (Annotated[bool, flag(json_help, "--json")], False),
             **{name: TARGET_OPTIONS[name] for name in target},
         }
         shared = [

@@ -9,21 +9,24 @@ from typing import Annotated, Any, NoReturn, TypedDict, Unpack
 
 import typer
 
-from clew.cli import attachments, options, reach, show
-from clew.cli.attachments import Attach
+from clew.cli import attachments, reach, shared_options, show
 from clew.cli.command import Action, Invocation, action, command
-from clew.cli.options import (
+from clew.cli.shared_options import (
     At,
+    Attach,
     By,
     Lane,
+    MessageText,
     OpId,
     SessionId,
-    Text,
     Unread,
+    argument,
     complete_agent,
     complete_approval,
     complete_external,
     complete_model,
+    flag,
+    option,
 )
 from clew.content import AnyContent
 from clew.session.connection import Clew
@@ -48,43 +51,36 @@ class InputSettings(TypedDict, total=False):
 
     at: Annotated[
         At | None,
-        typer.Option(
-            help="When the run reads it: after the answer (terminal) or before the next model call (step). Default: "
-            "the session's configuration."
+        option(
+            None,
+            "When the run reads it: after the answer (terminal) or before the next model call (step). Default: "
+            "the session's configuration.",
         ),
     ]
-    input_id: Annotated[
-        str | None, typer.Option("--input-id", metavar="ID", help="Id of the input. The same id again is ignored.")
-    ]
+    input_id: Annotated[str | None, option("ID", "Id of the input. The same id again is ignored.", "--input-id")]
     expected_request_id: Annotated[
-        str | None, typer.Option("--expect", metavar="ID", help="Refuse the input unless this request is active.")
+        str | None, option("ID", "Refuse the input unless this request is active.", "--expect")
     ]
     on_failure: Annotated[
         Unread | None,
-        typer.Option(
-            "--on-failure", help="If the run ends before reading it: answer it in a follow-up run, or drop it."
-        ),
+        option(None, "If the run ends before reading it: answer it in a follow-up run, or drop it.", "--on-failure"),
     ]
-    source: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the sender, stored with the entry.")]
+    source: Annotated[str | None, option("NAME", "Name of the sender, stored with the entry.")]
 
 
-Why = Annotated[str | None, typer.Option(metavar="TEXT", help="Why, stored with the entry.")]
+Why = Annotated[str | None, option("TEXT", "Why, stored with the entry.")]
 WaitingApproval = Annotated[
     str | None,
-    typer.Argument(
-        metavar="TOOL_CALL_ID",
-        help="Id of the tool call; `clew status` lists the waiting ones. Default: the only one that waits.",
-        show_default=False,
-        autocompletion=complete_approval,
+    argument(
+        "TOOL_CALL_ID",
+        "Id of the tool call; `clew status` lists the waiting ones. Default: the only one that waits.",
+        complete=complete_approval,
     ),
 ]
 WaitingExternal = Annotated[
     str,
-    typer.Argument(
-        metavar="TOOL_CALL_ID",
-        help="Id of the tool call; `clew status` lists the waiting ones.",
-        show_default=False,
-        autocompletion=complete_external,
+    argument(
+        "TOOL_CALL_ID", "Id of the tool call; `clew status` lists the waiting ones.", complete=complete_external
     ),
 ]
 
@@ -93,7 +89,7 @@ WaitingExternal = Annotated[
 def steer(
     invocation: Invocation,
     session: SessionId,
-    text: Text,
+    text: MessageText,
     *,
     attach: Attach = None,
     **settings: Unpack[InputSettings],
@@ -106,7 +102,7 @@ def steer(
 def inject(
     invocation: Invocation,
     session: SessionId,
-    text: Text,
+    text: MessageText,
     *,
     attach: Attach = None,
     **settings: Unpack[InputSettings],
@@ -123,7 +119,7 @@ def _send_input(
     send: Callable[[Session, AnyContent], Coroutine[Any, Any, InputReceipt]],
 ) -> None:
     attached = attachments.attach_arguments(attach, text)
-    typed = options.read_text(text)
+    typed = shared_options.read_text(text)
 
     async def store_and_send(reached: Session) -> InputReceipt:
         content = await attachments.make_content(reached, typed, attached)
@@ -135,13 +131,11 @@ def _send_input(
 @action
 def cancel(
     *,
-    request: Annotated[
-        str | None, typer.Option(metavar="ID", help="The request, active or waiting. Default: the active one.")
-    ] = None,
+    request: Annotated[str | None, option("ID", "The request, active or waiting. Default: the active one.")] = None,
     reason: Why = None,
     inputs: Annotated[
         Unread | None,
-        typer.Option(help="Inputs that it has not read: answer them in a follow-up run, or drop them (default)."),
+        option(None, "Inputs that it has not read: answer them in a follow-up run, or drop them (default)."),
     ] = None,
 ) -> Action:
     """Cancel the active request or a waiting one."""
@@ -151,57 +145,47 @@ def cancel(
 class Changes(TypedDict, total=False):
     """Fields of the configuration that have options of their own."""
 
-    agent: Annotated[str | None, typer.Option(metavar="NAME", help="The agent.", autocompletion=complete_agent)]
-    model: Annotated[
-        str | None, typer.Option(metavar="PROVIDER:NAME", help="The model.", autocompletion=complete_model)
-    ]
+    agent: Annotated[str | None, option("NAME", "The agent.", complete=complete_agent)]
+    model: Annotated[str | None, option("PROVIDER:NAME", "The model.", complete=complete_model)]
     fallbacks: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            "PROVIDER:NAME",
+            "A model to try while the model has an outage; may be repeated. Replaces the list.",
             "--fallback",
-            metavar="PROVIDER:NAME",
-            help="A model to try while the model has an outage; may be repeated. Replaces the list.",
-            autocompletion=complete_model,
+            complete=complete_model,
         ),
     ]
-    system_prompt: Annotated[str | None, typer.Option("--system", metavar="TEXT", help="The system prompt.")]
-    tools: Annotated[
-        list[str] | None, typer.Option("--tool", metavar="NAME", help="A tool; may be repeated. Replaces the list.")
-    ]
+    system_prompt: Annotated[str | None, option("TEXT", "The system prompt.", "--system")]
+    tools: Annotated[list[str] | None, option("NAME", "A tool; may be repeated. Replaces the list.", "--tool")]
     provider_tools: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            "NAME",
+            f"A tool that the model's provider runs itself: {shared_options.PROVIDER_TOOLS}; may be repeated. "
+            "Replaces the list.",
             "--provider-tool",
-            metavar="NAME",
-            help=f"A tool that the model's provider runs itself: {options.PROVIDER_TOOLS}; may be repeated. Replaces "
-            "the list.",
-            callback=options.check_provider_tools,
-            autocompletion=options.complete_provider_tool,
+            callback=shared_options.check_provider_tools,
+            complete=shared_options.complete_provider_tool,
         ),
     ]
     require_approval: Annotated[
         list[str] | None,
-        typer.Option(
-            "--require-approval",
-            metavar="NAME",
-            help="A tool whose calls wait for approval; may be repeated. Replaces the list.",
+        option(
+            "NAME", "A tool whose calls wait for approval; may be repeated. Replaces the list.", "--require-approval"
         ),
     ]
     on_busy: Annotated[
-        OnBusy | None,
-        typer.Option("--on-busy", help="What the session does with a message while a request is active."),
+        OnBusy | None, option(None, "What the session does with a message while a request is active.", "--on-busy")
     ]
-    steering: Annotated[At | None, typer.Option(help="When a run reads inputs without --at.")]
+    steering: Annotated[At | None, option(None, "When a run reads inputs without --at.")]
 
 
 @action
 def configure(
     *,
     changes: Annotated[
-        str | None,
-        typer.Option(
-            metavar="JSON", help="A JSON object with the fields to change: context_policy, limits, tools, …"
-        ),
+        str | None, option("JSON", "A JSON object with the fields to change: context_policy, limits, tools, …")
     ] = None,
     **named: Unpack[Changes],
 ) -> Action:
@@ -220,15 +204,12 @@ def configure(
 def approve(
     tool_call_id: WaitingApproval = None,
     *,
-    arguments: Annotated[
-        str | None, typer.Option(metavar="JSON", help="Arguments that replace the model's, as a JSON object.")
-    ] = None,
+    arguments: Annotated[str | None, option("JSON", "Arguments that replace the model's, as a JSON object.")] = None,
     reason: Why = None,
-    by: By = None,
+    by: By,
 ) -> Action:
     """Approve a waiting tool call."""
     edited = None if arguments is None else _parse_object(arguments, "--arguments")
-    by = by or options.find_login_name()
 
     async def approve_call(session: Session) -> ApprovalReceipt:
         waiting = tool_call_id or await reach.find_waiting_approval(session)
@@ -241,11 +222,10 @@ def approve(
 def deny(
     tool_call_id: WaitingApproval = None,
     *,
-    reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Why; the model reads it.")] = None,
-    by: By = None,
+    reason: Annotated[str | None, option("TEXT", "Why; the model reads it.")] = None,
+    by: By,
 ) -> Action:
     """Deny a waiting tool call."""
-    by = by or options.find_login_name()
 
     async def deny_call(session: Session) -> ApprovalReceipt:
         return await session.deny(tool_call_id or await reach.find_waiting_approval(session), reason=reason, by=by)
@@ -256,17 +236,13 @@ def deny(
 @action
 def submit(
     tool_call_id: WaitingExternal,
-    result: Annotated[
-        str,
-        typer.Argument(metavar="TEXT", help="The result; `-` reads it from stdin.", show_default=False),
-    ],
+    result: Annotated[str, argument("TEXT", "The result; `-` reads it from stdin.")],
     *,
-    error: Annotated[bool, typer.Option("--error", help="The result describes a failure.")] = False,
-    by: By = None,
+    error: Annotated[bool, flag("The result describes a failure.", "--error")] = False,
+    by: By,
 ) -> Action:
     """Answer a waiting call of an external tool."""
-    content = options.read_text(result)
-    by = by or options.find_login_name()
+    content = shared_options.read_text(result)
     return lambda session: session.submit_tool_result(tool_call_id, content, is_error=error, by=by)
 
 
@@ -277,43 +253,26 @@ def submit(
 def replace(
     file: Annotated[
         str,
-        typer.Argument(
-            metavar="FILE",
-            help="A JSON list of messages, or an object with messages and system_prompt; `-` reads stdin.",
-            show_default=False,
-        ),
+        argument("FILE", "A JSON list of messages, or an object with messages and system_prompt; `-` reads stdin."),
     ],
     *,
     op_id: OpId,
     lane: Lane = None,
     base_seq: Annotated[
-        int | None,
-        typer.Option(
-            "--base-seq", metavar="SEQ", min=0, help="Keep the lane's messages after this seq. Default: none."
-        ),
+        int | None, option("SEQ", "Keep the lane's messages after this seq. Default: none.", "--base-seq", min=0)
     ] = None,
-    reason: Annotated[Reason | None, typer.Option(help="Why, stored with the entry. Default: manual.")] = None,
+    reason: Annotated[Reason | None, option(None, "Why, stored with the entry. Default: manual.")] = None,
 ) -> Action:
     """Replace a lane's context by messages from a file. During a run it waits until the run ends."""
     messages, system_prompt = _read_snapshot(file)
     return lambda session: session.replace_context(
-        messages,
-        op_id=op_id,
-        context_ref=lane,
-        system_prompt=system_prompt,
-        base_seq=base_seq,
-        reason=reason,
+        messages, op_id=op_id, context_ref=lane, system_prompt=system_prompt, base_seq=base_seq, reason=reason
     )
 
 
 @action
 def switch(
-    lane: Annotated[
-        str,
-        typer.Argument(metavar="LANE", help="The lane to make active; a new one is empty.", show_default=False),
-    ],
-    *,
-    op_id: OpId,
+    lane: Annotated[str, argument("LANE", "The lane to make active; a new one is empty.")], *, op_id: OpId
 ) -> Action:
     """Make another lane active. During a run it waits until the run ends."""
     return lambda session: session.switch_context(lane, op_id=op_id)
@@ -328,7 +287,7 @@ def reset(*, op_id: OpId, lane: Lane = None) -> Action:
 def _read_snapshot(file: str) -> tuple[list[Any], str | None]:
     """Read the messages and the system prompt from a file or from stdin."""
     try:
-        text = options.read_stdin("FILE") if file == "-" else Path(file).read_text(encoding="utf-8")
+        text = shared_options.read_stdin("FILE") if file == "-" else Path(file).read_text(encoding="utf-8")
     except OSError as error:
         raise typer.BadParameter(f"{file}: {error.strerror}", param_hint="FILE") from None
     except ValueError as error:
@@ -347,14 +306,9 @@ def _read_snapshot(file: str) -> tuple[list[Any], str | None]:
 
 UptoSeq = Annotated[
     int | None,
-    typer.Option(
-        "--to-seq",
-        metavar="SEQ",
-        min=0,
-        help="The last message that the summary covers. Default: all but the last turns.",
-    ),
+    option("SEQ", "The last message that the summary covers. Default: all but the last turns.", "--to-seq", min=0),
 ]
-Seqs = Annotated[list[int], typer.Argument(metavar="SEQ...", min=0, help="Seqs of the messages.", show_default=False)]
+Seqs = Annotated[list[int], argument("SEQ...", "Seqs of the messages.", min=0)]
 
 
 @action
@@ -362,9 +316,7 @@ def summarize(
     *,
     from_seq: Annotated[
         int | None,
-        typer.Option(
-            "--from-seq", metavar="SEQ", min=0, help="Read the messages again if an earlier summary covers this seq."
-        ),
+        option("SEQ", "Read the messages again if an earlier summary covers this seq.", "--from-seq", min=0),
     ] = None,
     to_seq: UptoSeq = None,
     lane: Lane = None,
@@ -374,12 +326,7 @@ def summarize(
 
 
 @action
-def compact(
-    *,
-    op_id: OpId,
-    to_seq: UptoSeq = None,
-    lane: Lane = None,
-) -> Action:
+def compact(*, op_id: OpId, to_seq: UptoSeq = None, lane: Lane = None) -> Action:
     """Replace a lane's messages by a model's summary. `clew expand` undoes it."""
     return lambda session: session.compact(op_id=op_id, context_ref=lane, to_seq=to_seq)
 
@@ -410,16 +357,9 @@ def fork(
     invocation: Invocation,
     session: SessionId,
     *,
-    at: Annotated[
-        int | None,
-        typer.Option(metavar="SEQ", min=0, help="The last entry that both have. Default: the newest."),
-    ] = None,
-    new_id: Annotated[
-        str | None, typer.Option("--as", metavar="ID", help="Id of the new session. Default: a random one.")
-    ] = None,
-    metadata: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Metadata of the fork; may be repeated.")
-    ] = None,
+    at: Annotated[int | None, option("SEQ", "The last entry that both have. Default: the newest.", min=0)] = None,
+    new_id: Annotated[str | None, option("ID", "Id of the new session. Default: a random one.", "--as")] = None,
+    metadata: Annotated[list[str] | None, option("NAME=VALUE", "Metadata of the fork; may be repeated.")] = None,
 ) -> None:
     """Start a new session that begins with this session's entries. Afterwards the two are independent."""
     notes = dict(_parse_metadata(text) for text in metadata or ())
@@ -444,7 +384,7 @@ def delete(
     invocation: Invocation,
     session: SessionId,
     *,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: Annotated[bool, flag("Do not ask for confirmation.", "--yes", "-y")] = False,
 ) -> None:
     """End a session and delete all its entries, and those of its subagents. Forks, and what they share, stay."""
     if not yes:
@@ -461,8 +401,7 @@ def checkpoint(
     *,
     lane: Lane = None,
     expires: Annotated[
-        int | None,
-        typer.Option(metavar="SECONDS", min=1, help="Seconds until the token expires. Default: 30 days."),
+        int | None, option("SECONDS", "Seconds until the token expires. Default: 30 days.", min=1)
     ] = None,
 ) -> Action:
     """Print a signed token with a lane's context and configuration. The token is not encrypted."""
@@ -476,19 +415,12 @@ def checkpoint(
 @command()
 def restore(
     invocation: Invocation,
-    token: Annotated[
-        str,
-        typer.Argument(
-            metavar="TOKEN", help="The token of a checkpoint; `-` reads it from stdin.", show_default=False
-        ),
-    ],
+    token: Annotated[str, argument("TOKEN", "The token of a checkpoint; `-` reads it from stdin.")],
     *,
-    new_id: Annotated[
-        str | None, typer.Option("--as", metavar="SESSION", help="Id of the new session. Default: a random one.")
-    ] = None,
+    new_id: Annotated[str | None, option("SESSION", "Id of the new session. Default: a random one.", "--as")] = None,
 ) -> None:
     """Start a new session from a checkpoint and print its id."""
-    checkpoint_token = options.read_text(token).strip()
+    checkpoint_token = shared_options.read_text(token).strip()
 
     async def restore_session(clew: Clew) -> RestoreReceipt:
         await clew.check_worker()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,7 +11,7 @@ from temporalio.exceptions import TemporalError
 from clew.cli import show
 from clew.cli.hints import complete_commands
 from clew.cli.reach import Misconfigured
-from clew_workflows.contract.errors import ClewError, RequestFailed, ServerUnreachable, WorkerUnavailable
+from clew_workflows.contract.errors import ClewError, RequestFailed, ServerUnreachable, WorkerUnavailable, find_word
 
 FAILED = 1
 USAGE = 2
@@ -66,10 +65,7 @@ def find_error_type(error: ClewError | TemporalError) -> str:
         case RequestFailed(outcome=outcome):
             return outcome.error.type if outcome.error else outcome.termination_reason or outcome.status
         case ClewError():
-            word = getattr(error, "type", None)
-            return (
-                word if isinstance(word, str) else re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(error).__name__).lower()
-            )
+            return find_word(error)
         case _:
             return "temporal_error"
 

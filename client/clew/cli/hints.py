@@ -12,6 +12,7 @@ import shlex
 import shutil
 import sys
 import sysconfig
+from collections.abc import Iterable
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Literal
@@ -22,23 +23,13 @@ from clew_workflows.contract import TASK_QUEUE
 _NO_TARGET = Target(None, None, TASK_QUEUE)
 _target: ContextVar[Target] = ContextVar("target", default=_NO_TARGET)
 _COMMAND = re.compile(r"`clew ([^`\n]+)`")
-_ALL_OPTIONS = frozenset({"--address", "--namespace", "--task-queue"})
-_TAKEN_OPTIONS = {
-    "archive": frozenset({"--namespace"}),
-    "audit": _ALL_OPTIONS - {"--task-queue"},
-    "codec-server": frozenset[str](),
-    "dev": frozenset({"--task-queue"}),
-    "evaluate": frozenset[str](),
-    "export": _ALL_OPTIONS - {"--task-queue"},
-    "rekey": frozenset({"--namespace"}),
-    "schedule": _ALL_OPTIONS - {"--task-queue"},
-    "schedule create": _ALL_OPTIONS,
-    "serve-key": frozenset[str](),
-    "setup-namespace": _ALL_OPTIONS - {"--task-queue"},
-    "top": _ALL_OPTIONS - {"--task-queue"},
-    "worker": frozenset({"--task-queue"}),
-}
-"""The options that a command takes of those that name a server, a namespace and a task queue; others take all."""
+_TARGET_OPTIONS = {"address": "--address", "namespace": "--namespace", "task_queue": "--task-queue"}
+_taken: dict[str, set[str]] = {}
+
+
+def remember_options(command: str, parameters: Iterable[str]) -> None:
+    """Remember which options a command has of those that name a server, a namespace and a task queue."""
+    _taken[command] = set(_TARGET_OPTIONS) & set(parameters)
 
 
 def remember_target(target: Target) -> None:
@@ -67,17 +58,13 @@ def _complete(command: str) -> str:
     """Complete a command, given without its program: with the program, and the options that it lacks."""
     target = _target.get()
     verb, *others = command.split(" ", 2)
-    taken = _TAKEN_OPTIONS.get(f"{verb} {''.join(others[:1])}") or _TAKEN_OPTIONS.get(verb, _ALL_OPTIONS)
-    values = {
-        "--address": target.address,
-        "--namespace": target.namespace,
-        "--task-queue": None if target.task_queue == TASK_QUEUE else target.task_queue,
-    }
+    taken = _taken.get(f"{verb} {''.join(others[:1])}", _taken.get(verb, set(_TARGET_OPTIONS)))
     missing = [
         word
-        for option, value in values.items()
-        if value and option in taken and f" {option} " not in command
+        for name, option in _TARGET_OPTIONS.items()
+        if name in taken and (value := getattr(target, name)) and f" {option} " not in command
         for word in (option, value)
+        if value != TASK_QUEUE or name != "task_queue"
     ]
     # A worker reads the server and the namespace from its environment.
     variables = {"TEMPORAL_ADDRESS": target.address, "TEMPORAL_NAMESPACE": target.namespace}

@@ -21,6 +21,7 @@ from temporalio.exceptions import TemporalError
 from clew.cli import reach, show
 from clew.cli.command import Invocation, command
 from clew.cli.failures import FAILED, format_message
+from clew.cli.shared_options import option
 from clew.session.connection import Clew
 from clew.session.namespace import NamespaceSetup
 from clew.session.namespace import setup_namespace as register_attributes
@@ -43,22 +44,21 @@ _STYLES = {
 def sessions(
     invocation: Invocation,
     *,
-    user: Annotated[str | None, typer.Option(metavar="NAME", help="Sessions whose metadata `user` is this.")] = None,
-    status: Annotated[ListedStatus | None, typer.Option(help="Sessions in this status.")] = None,
-    agent: Annotated[str | None, typer.Option(metavar="NAME", help="Sessions with this agent.")] = None,
+    user: Annotated[str | None, option("NAME", "Sessions whose metadata `user` is this.")] = None,
+    status: Annotated[ListedStatus | None, option(None, "Sessions in this status.")] = None,
+    agent: Annotated[str | None, option("NAME", "Sessions with this agent.")] = None,
     since: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="Sessions that were active since then: today, 24h, 7d, 2026-11-01."),
+        str | None, option("TIME", "Sessions that were active since then: today, 24h, 7d, 2026-11-01.")
     ] = None,
     query: Annotated[
         str | None,
-        typer.Option(
-            metavar="QUERY",
-            help="A filter in the syntax of Temporal's visibility, such as `ClewCostUsd > 1`. It leaves out sessions "
+        option(
+            "QUERY",
+            "A filter in the syntax of Temporal's visibility, such as `ClewCostUsd > 1`. It leaves out sessions "
             "that only the archive has.",
         ),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Largest number to print.")] = 50,
+    limit: Annotated[int, option("N", "Largest number to print.", min=1)] = 50,
 ) -> None:
     """List sessions: live ones, the newest first, and then those that only the archive has."""
 
@@ -88,8 +88,7 @@ def _print_table(to: Console, rows: list[SessionSummary]) -> None:
 def _print_rows(to: Console, rows: Iterable[SessionSummary]) -> None:
     """Print sessions for another program: one a line, with tabs."""
     for summary in rows:
-        cells = (show.strip_controls(cell).replace("\t", " ") for cell in make_cells(summary))
-        show.print_text(to, Text("\t".join(cells)))
+        show.print_text(to, show.make_text("\t".join(cell.replace("\t", " ") for cell in make_cells(summary))))
 
 
 def make_table(rows: Sequence[SessionSummary], width: int) -> Table:
@@ -144,9 +143,7 @@ _ORDER = ("awaiting_approval", "awaiting_external", "failed", "working", "idle")
 
 @command(target=("address", "namespace"))
 def top(
-    invocation: Invocation,
-    *,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Largest number of sessions to read.")] = 1000,
+    invocation: Invocation, *, limit: Annotated[int, option("N", "Largest number of sessions to read.", min=1)] = 1000
 ) -> None:
     """Watch all live sessions: what each is doing, its tokens and its cost. `q` or Ctrl-C ends.
 

@@ -19,8 +19,8 @@ from clew.cli import _operators as operators
 from clew.cli import show
 from clew.cli.command import Invocation, command
 from clew.cli.failures import FAILED
-from clew.cli.options import OptionalSessionId, SessionId, require_one_source
 from clew.cli.reach import Misconfigured
+from clew.cli.shared_options import OptionalSessionId, SessionId, argument, option, require_one_source
 from clew.session.connection import Clew
 from clew_workflows.encryption import Encryption, encrypt_payloads, read_encryption
 from clew_workflows.thread.entries import Entry
@@ -32,7 +32,7 @@ AUDIT_FAILED = 2
 """Exit code of an audit that could not be completed."""
 SHOWN_CHARACTERS = 100
 """Most characters of a text or of a call's arguments in the output for people."""
-ExportedFile = Annotated[str, typer.Argument(metavar="FILE", help="A file that `clew export` wrote; `-` is stdin.")]
+ExportedFile = Annotated[str, argument("FILE", "A file that `clew export` wrote; `-` is stdin.", show_default=True)]
 
 
 @command(target=("address", "namespace"), operates=True, failure_code=AUDIT_FAILED)
@@ -40,11 +40,9 @@ def audit(
     invocation: Invocation,
     session: OptionalSessionId = None,
     *,
-    save: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Save the histories, for a later audit without the server.")
-    ] = None,
+    save: Annotated[Path | None, option("FILE", "Save the histories, for a later audit without the server.")] = None,
     from_file: Annotated[
-        Path | None, typer.Option("--from-file", metavar="FILE", help="Audit saved histories; needs no server.")
+        Path | None, option("FILE", "Audit saved histories; needs no server.", "--from-file")
     ] = None,
 ) -> None:
     """Compare a session's histories, archive and live entries.
@@ -77,8 +75,7 @@ def recover(
     session: SessionId,
     *,
     keep: Annotated[
-        Literal["archive", "history"] | None,
-        typer.Option(help="Which source wins when history and archive disagree."),
+        Literal["archive", "history"] | None, option(None, "Which source wins when history and archive disagree.")
     ] = None,
 ) -> None:
     """Repair a session that was terminated, timed out or reset. It continues after its last entry."""
@@ -122,7 +119,7 @@ def rekey(invocation: Invocation) -> None:
 def export(
     invocation: Invocation,
     session: SessionId,
-    file: Annotated[str, typer.Argument(metavar="FILE", help="The file to write; `-` is stdout.")] = "-",
+    file: Annotated[str, argument("FILE", "The file to write; `-` is stdout.", show_default=True)] = "-",
 ) -> None:
     """Write all entries of a session to a file. JSON Lines, with a checksum at the end."""
 
@@ -141,8 +138,7 @@ def import_(
     file: ExportedFile,
     *,
     as_id: Annotated[
-        str | None,
-        typer.Option("--as", metavar="ID", help="Id of the new session. Default: the exported session's id."),
+        str | None, option("ID", "Id of the new session. Default: the exported session's id.", "--as")
     ] = None,
 ) -> None:
     """Make a session from an exported one, with the same entries. It continues after the last one."""
@@ -161,19 +157,12 @@ def evaluate(
     invocation: Invocation,
     file: ExportedFile,
     *,
-    agents: Annotated[str, typer.Option(metavar="MODULES", help="Modules that define agents, separated by commas.")],
-    agent: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The agent. Default: the only one of the modules.")
-    ] = None,
+    agents: Annotated[str, option("MODULES", "Modules that define agents, separated by commas.")],
+    agent: Annotated[str | None, option("NAME", "The agent. Default: the only one of the modules.")] = None,
     tools: Annotated[
-        str,
-        typer.Option(
-            metavar="MODULES", help="Modules with the tools that the agent names. Default: the recorded schemas."
-        ),
+        str, option("MODULES", "Modules with the tools that the agent names. Default: the recorded schemas.")
     ] = "",
-    model: Annotated[
-        str | None, typer.Option(metavar="PROVIDER:NAME", help="Ask this model instead of the agent's.")
-    ] = None,
+    model: Annotated[str | None, option("PROVIDER:NAME", "Ask this model instead of the agent's.")] = None,
 ) -> None:
     """Ask each model call of an exported session again, under another agent, and compare the replies.
 

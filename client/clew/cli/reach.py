@@ -15,7 +15,7 @@ from temporalio.runtime import Runtime, TelemetryConfig
 from temporalio.service import RPCError, RPCStatusCode
 
 from clew.session.connection import Clew
-from clew.session.options import SessionOptions
+from clew.session.keywords import SessionOptions
 from clew.session.session import Session
 from clew.session.transport import translate_error
 from clew_workflows.contract import WORKFLOW_TYPE

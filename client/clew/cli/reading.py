@@ -7,23 +7,22 @@ from contextlib import aclosing, suppress
 from datetime import UTC, datetime
 from typing import Annotated
 
-import typer
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from clew.cli import options, reach, show
-from clew.cli.chat.rendering import FRAME_SECONDS, Painter
+from clew.cli import reach, shared_options, show
+from clew.cli.chat.painting import FRAME_SECONDS, Painter
 from clew.cli.chat.screen import Screen
 from clew.cli.command import Invocation, command
-from clew.cli.options import Lane, SessionId
+from clew.cli.shared_options import Lane, SessionId, flag, option
 from clew.session.connection import Clew
 from clew.session.events import EntryCommitted, SessionEvent, TextAdded, ThinkingAdded, ToolProgressed
-from clew.session.options import EntryFilters
+from clew.session.keywords import EntryFilters
 from clew.session.session import Session
 
-FromSeq = Annotated[int, typer.Option("--from", metavar="SEQ", min=0, help="Seq of the first one.")]
-Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="Largest number to print.")]
+FromSeq = Annotated[int, option("SEQ", "Seq of the first one.", "--from", min=0)]
+Limit = Annotated[int | None, option("N", "Largest number to print.", min=1)]
 
 
 @command()
@@ -41,7 +40,7 @@ def transcript(
     from_seq: FromSeq = 0,
     limit: Limit = None,
     lane: Lane = None,
-    system: Annotated[bool, typer.Option("--system", help="Show the system prompt first.")] = False,
+    system: Annotated[bool, flag("Show the system prompt first.", "--system")] = False,
 ) -> None:
     """Show a lane's messages; with a limit the newest ones."""
     messages = invocation.ask_any(
@@ -56,22 +55,20 @@ def context(
     invocation: Invocation,
     session: SessionId,
     *,
-    at: Annotated[int | None, typer.Option(metavar="SEQ", min=0, help="The context as it was at this seq.")] = None,
-    call: Annotated[
-        str | None, typer.Option(metavar="ID", help="The context that this model call had, as in call-2.")
-    ] = None,
+    at: Annotated[int | None, option("SEQ", "The context as it was at this seq.", min=0)] = None,
+    call: Annotated[str | None, option("ID", "The context that this model call had, as in call-2.")] = None,
     lane: Lane = None,
     pending: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="TEXT",
-            help="Preview the context and the cost of this message without sending it. `-` reads it from stdin; "
+        option(
+            "TEXT",
+            "Preview the context and the cost of this message without sending it. `-` reads it from stdin; "
             "may be repeated.",
         ),
     ] = None,
 ) -> None:
     """Show the context that a model gets. Prints its messages, its tools and its token counts."""
-    messages = [options.read_text(text) for text in pending] if pending else None
+    messages = [shared_options.read_text(text) for text in pending] if pending else None
     answer = invocation.ask_any(
         session, lambda reached: reached.context(context_ref=lane, at_seq=at, call_id=call, pending=messages)
     )
@@ -85,21 +82,15 @@ def entries(
     *,
     from_seq: FromSeq = 0,
     limit: Limit = None,
-    kind: Annotated[
-        str | None, typer.Option(metavar="KIND", help="Entries of this kind: config, ai_message, run, …")
-    ] = None,
-    request: Annotated[str | None, typer.Option(metavar="ID", help="Entries of this request.")] = None,
-    run: Annotated[str | None, typer.Option(metavar="ID", help="Entries of this run.")] = None,
-    call: Annotated[str | None, typer.Option(metavar="ID", help="Entries of this model call.")] = None,
-    tool_call: Annotated[str | None, typer.Option(metavar="ID", help="Entries of this tool call.")] = None,
-    parent_call: Annotated[
-        str | None, typer.Option(metavar="ID", help="Entries of the model call that follows this one.")
-    ] = None,
-    iteration: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Entries of a run's Nth model call.")
-    ] = None,
-    source: Annotated[str | None, typer.Option(metavar="NAME", help="Inputs from this sender.")] = None,
-    lane: Annotated[str | None, typer.Option(metavar="NAME", help="Entries of this lane.")] = None,
+    kind: Annotated[str | None, option("KIND", "Entries of this kind: config, ai_message, run, …")] = None,
+    request: Annotated[str | None, option("ID", "Entries of this request.")] = None,
+    run: Annotated[str | None, option("ID", "Entries of this run.")] = None,
+    call: Annotated[str | None, option("ID", "Entries of this model call.")] = None,
+    tool_call: Annotated[str | None, option("ID", "Entries of this tool call.")] = None,
+    parent_call: Annotated[str | None, option("ID", "Entries of the model call that follows this one.")] = None,
+    iteration: Annotated[int | None, option("N", "Entries of a run's Nth model call.", min=1)] = None,
+    source: Annotated[str | None, option("NAME", "Inputs from this sender.")] = None,
+    lane: Annotated[str | None, option("NAME", "Entries of this lane.")] = None,
 ) -> None:
     """Show the thread, entry by entry."""
     filters: EntryFilters = {
@@ -128,8 +119,7 @@ def follow(
     session: SessionId,
     *,
     from_seq: Annotated[
-        int | None,
-        typer.Option("--from-seq", "--from", metavar="SEQ", min=0, help="Seq of the first entry. Default: the next."),
+        int | None, option("SEQ", "Seq of the first entry. Default: the next.", "--from-seq", "--from", min=0)
     ] = None,
 ) -> None:
     """Watch a session until it is closed: its messages, tools and replies as they grow. Ctrl-C ends."""

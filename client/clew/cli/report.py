@@ -14,25 +14,23 @@ from typing import Annotated
 
 import typer
 from pydantic import ValidationError
-from rich import box
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from clew.cli import _operators as operators
 from clew.cli import offline, show
 from clew.cli.command import Invocation, command
-from clew.cli.options import FromFile, OptionalSessionId, require_one_source
 from clew.cli.reach import Misconfigured
+from clew.cli.shared_options import FromFile, OptionalSessionId, flag, option, require_one_source
+from clew.comparison import Trial, compare_policies, compute_share
 from clew.report import MAX_ENTRIES, make_report
-from clew.report.media import MediaCollector
+from clew.report.page_document import render_page
+from clew.report.page_media import MediaCollector
 from clew.session.session import Session
 from clew_workflows.contract.errors import ArchiveDamaged, InvalidInput, UnknownBlob
 from clew_workflows.contract.invalid import describe_problems
 from clew_workflows.contract.names import MODEL_NAME
 from clew_workflows.contract.outcomes import Prices
 from clew_workflows.contract.policy import ContextPolicy
-from clew_workflows.thread.context.comparison import Trial, compare_policies, compute_share
 from clew_workflows.thread.entries import Entry
 from clew_workflows.thread.thread import Thread
 
@@ -45,27 +43,18 @@ def report(
     invocation: Invocation,
     session: OptionalSessionId = None,
     *,
-    output: Annotated[
-        str, typer.Option("-o", "--output", metavar="FILE", help="The file to write; `-` is stdout.")
-    ] = "report.html",
+    output: Annotated[str, option("FILE", "The file to write; `-` is stdout.", "-o", "--output")] = "report.html",
     from_seq: Annotated[
         int | None,
-        typer.Option(
-            "--from", metavar="SEQ", min=0, help="The first entry of the conversation. Default: the newest entries."
-        ),
+        option("SEQ", "The first entry of the conversation. Default: the newest entries.", "--from", min=0),
     ] = None,
-    limit: Annotated[
-        int, typer.Option(min=1, metavar="N", help="The most entries of the conversation.")
-    ] = MAX_ENTRIES,
+    limit: Annotated[int, option("N", "The most entries of the conversation.", min=1)] = MAX_ENTRIES,
     without_texts: Annotated[
-        bool, typer.Option("--without-texts", help="Leave out what was said: only numbers, names and times.")
+        bool, flag("Leave out what was said: only numbers, names and times.", "--without-texts")
     ] = False,
     media: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Write the images, recordings and files of the conversation to this folder, and link them.",
-        ),
+        option("FOLDER", "Write the images, recordings and files of the conversation to this folder, and link them."),
     ] = None,
     from_file: FromFile = None,
 ) -> None:
@@ -86,8 +75,6 @@ def report(
     )
     if invocation.as_json:
         return show.print_document(made.as_dict())
-    from clew.report.rendering import render_page  # noqa: PLC0415 - its template engine starts slowly
-
     collector = MediaCollector(made, media, Path() if output == "-" else Path(output).parent)
     unread = _collect_media(invocation, collector, session, from_file)
     page = render_page(made, collector.media).encode()
@@ -149,17 +136,13 @@ def compare(
     *,
     policy: Annotated[
         list[Path] | None,
-        typer.Option(
-            metavar="FILE",
-            help="A JSON file with a context policy. Its fields override the policy that each call had; may be "
-            "repeated.",
+        option(
+            "FILE",
+            "A JSON file with a context policy. Its fields override the policy that each call had; may be repeated.",
         ),
     ] = None,
     model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PROVIDER:NAME", help="Use the list prices of this model instead of those of the calls."
-        ),
+        str | None, option("PROVIDER:NAME", "Use the list prices of this model instead of those of the calls.")
     ] = None,
     from_file: FromFile = None,
 ) -> None:
@@ -215,22 +198,11 @@ def _read_list_prices(model: str | None) -> Prices | None:
 
 
 def _print_table(to: Console, trials: Sequence[Trial]) -> None:
-    rows = [("", *(trial.name for trial in trials))]
-    rows += [
-        (title, *cells) for title, *cells in zip(_TITLES, *map(_format_cells, trials), strict=True) if any(cells)
-    ]
-    if not to.is_terminal:
-        for row in rows:
-            show.print_text(to, Text("\t".join(map(show.strip_controls, row))))
-        return
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    for title in rows[0]:
-        table.add_column(
-            show.strip_controls(title), justify="right" if title else "left", style="" if title else "dim"
-        )
-    for row in rows[1:]:
-        table.add_row(*map(show.strip_controls, row))
-    to.print(table)
+    titles = ("", *(trial.name for trial in trials))
+    rows = [(title, *cells) for title, *cells in zip(_TITLES, *map(_format_cells, trials), strict=True) if any(cells)]
+    show.print_table(
+        to, titles, rows if to.is_terminal else [titles, *rows], right=titles[1:], wrapped=titles, dim=("",)
+    )
 
 
 _TITLES = (

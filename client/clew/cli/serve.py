@@ -15,10 +15,9 @@ from typing import Annotated, Any, Literal
 import typer
 
 from clew.cli import show
-from clew.cli.command import Address, Namespace
 from clew.cli.failures import exit_on_error
-from clew.cli.options import TaskQueue
-from clew.cli.reach import Misconfigured, Target
+from clew.cli.reach import Misconfigured
+from clew.cli.shared_options import Address, AsJson, Namespace, TaskQueue, argument, flag, option
 from clew.local.child import LOOPBACK, StartFailed, child_process
 from clew.local.temporal import TemporalServer
 from clew.session.connection import Clew
@@ -37,46 +36,38 @@ STUDIO_START_SECONDS = 30.0
 def serve(
     *,
     keys: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="CLEW_SERVE_KEYS", metavar="FILE", help="The file of keys: `clew serve-key` prints its rows."
-        ),
+        Path | None, option("FILE", "The file of keys: `clew serve-key` prints its rows.", envvar="CLEW_SERVE_KEYS")
     ] = None,
     host: Annotated[
         str,
-        typer.Option(
+        option(
+            None,
+            "The address to listen on. Other than loopback: behind a proxy with TLS only.",
             envvar="CLEW_SERVE_HOST",
-            help="The address to listen on. Other than loopback: behind a proxy with TLS only.",
         ),
     ] = HOST,
-    port: Annotated[int, typer.Option(envvar="CLEW_SERVE_PORT", min=0, max=65535, help="The port.")] = PORT,
+    port: Annotated[int, option(None, "The port.", envvar="CLEW_SERVE_PORT", min=0, max=65535)] = PORT,
     origin: Annotated[
         list[str] | None,
-        typer.Option(
-            "--cors-origin",
-            metavar="URL",
-            help="Origin whose pages may call the service; may be repeated. Default: none.",
-        ),
+        option("URL", "Origin whose pages may call the service; may be repeated. Default: none.", "--cors-origin"),
     ] = None,
     metrics: Annotated[
-        str | None,
-        typer.Option(envvar="CLEW_METRICS_ADDRESS", metavar="IP:PORT", help="Where Prometheus reads the metrics."),
+        str | None, option("IP:PORT", "Where Prometheus reads the metrics.", envvar="CLEW_METRICS_ADDRESS")
     ] = None,
     log_format: Annotated[
-        Literal["text", "json"], typer.Option(envvar="CLEW_LOG_FORMAT", help="How log lines are written.")
+        Literal["text", "json"], option(None, "How log lines are written.", envvar="CLEW_LOG_FORMAT")
     ] = "text",
     drain_seconds: Annotated[
         float,
-        typer.Option(
-            envvar="CLEW_SERVE_DRAIN_SECONDS", min=0, help="Seconds that requests have to end after SIGTERM."
-        ),
+        option(None, "Seconds that requests have to end after SIGTERM.", envvar="CLEW_SERVE_DRAIN_SECONDS", min=0),
     ] = DRAIN_SECONDS,
     mcp_sessions: Annotated[
         int,
-        typer.Option(
+        option(
+            None,
+            "Most sessions of MCP clients of the protocols before 2026-07-28; 0: none.",
             envvar="CLEW_SERVE_MCP_SESSIONS",
             min=0,
-            help="Most sessions of MCP clients of the protocols before 2026-07-28; 0: none.",
         ),
     ] = MCP_SESSIONS,
     address: Address = None,
@@ -84,90 +75,59 @@ def serve(
     task_queue: TaskQueue = TASK_QUEUE,
 ) -> None:
     """Serve sessions over HTTP, to callers with a key. It needs no provider's key and no store."""
+
+    async def run(file: Path) -> None:
+        from clew.serve import Keys, ServeSettings, make_app, service_process  # noqa: PLC0415 - the extra may be missing
+
+        known = Keys.load(file)
+        service_process.log_to_stderr(log_format)
+        runtime, interceptors = service_process.make_runtime(metrics), service_process.make_interceptors(os.environ)
+        clew = await Clew.connect(
+            address, namespace=namespace, task_queue=task_queue, runtime=runtime, interceptors=interceptors
+        )
+        settings = ServeSettings(
+            cors_origins=tuple(origin or ()), task_queue=task_queue, max_mcp_sessions=mcp_sessions
+        )
+        app = make_app(known, clew=clew, settings=settings, meter=runtime.metric_meter)
+        if interceptors:
+            service_process.add_spans(app)
+
+        def report_ready(bound: int) -> None:
+            typer.echo(f"serving: {show.write_address(host, bound)}")
+
+        server = service_process.Server(app, host=host, port=port, drain_seconds=drain_seconds, on_ready=report_ready)
+        await server.serve()
+
     with exit_on_error(as_json=False):
         _require_extra()
         if keys is None:
             raise Misconfigured("name the file of keys with --keys or CLEW_SERVE_KEYS: `clew serve-key` makes a key")
-        target = Target(address, namespace, task_queue)
-        settings = {
-            "cors_origins": tuple(origin or ()),
-            "task_queue": task_queue,
-            "max_mcp_sessions": mcp_sessions,
-        }
         try:
-            asyncio.run(_serve(keys, target, settings, host, port, metrics, log_format, drain_seconds))
+            asyncio.run(run(keys))
         except (InvalidInput, ValueError) as error:
             raise Misconfigured(str(error)) from None
 
 
-async def _serve(  # noqa: PLR0917 - one caller
-    keys: Path,
-    target: Target,
-    settings: dict[str, Any],
-    host: str,
-    port: int,
-    metrics: str | None,
-    log_format: Literal["text", "json"],
-    drain_seconds: float,
-) -> None:
-    from clew.serve import Keys, ServeSettings, make_app  # noqa: PLC0415 - the extra may be missing
-    from clew.serve.running import (  # noqa: PLC0415
-        Server,
-        add_spans,
-        log_to_stderr,
-        make_interceptors,
-        make_runtime,
-    )
-
-    known = Keys.load(keys)
-    log_to_stderr(log_format)
-    runtime, interceptors = make_runtime(metrics), make_interceptors(os.environ)
-    clew = await Clew.connect(
-        target.address,
-        namespace=target.namespace,
-        task_queue=target.task_queue,
-        runtime=runtime,
-        interceptors=interceptors,
-    )
-    app = make_app(known, clew=clew, settings=ServeSettings(**settings), meter=runtime.metric_meter)
-    if interceptors:
-        add_spans(app)
-    shown = f"[{host}]" if ":" in host else host
-    server = Server(
-        app,
-        host=host,
-        port=port,
-        drain_seconds=drain_seconds,
-        on_ready=lambda bound: typer.echo(f"serving: http://{shown}:{bound}"),
-    )
-    await server.serve()
-
-
 def serve_key(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the key, for logs.", show_default=False)],
+    name: Annotated[str, argument("NAME", "The name of the key, for logs.")],
     *,
-    tenant: Annotated[
-        str, typer.Option(metavar="NAME", help="The tenant, whose sessions it reaches.", show_default=False)
-    ],
+    tenant: Annotated[str, option("NAME", "The tenant, whose sessions it reaches.", show_default=False)],
     agent: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="An agent that it may use; may be repeated. Default: all."),
+        list[str] | None, option("NAME", "An agent that it may use; may be repeated. Default: all.")
     ] = None,
     model: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="PROVIDER:NAME",
-            help="A model that it may name, or PROVIDER:*; may be repeated. Default: all, or none with --agent.",
+        option(
+            "PROVIDER:NAME",
+            "A model that it may name, or PROVIDER:*; may be repeated. Default: all, or none with --agent.",
         ),
     ] = None,
-    operator: Annotated[
-        bool, typer.Option("--operator", help="It may set what agents fix, such as tools and prompts.")
-    ] = False,
-    requests_per_minute: Annotated[int, typer.Option(min=1, help="The most requests a minute.")] = 600,
+    operator: Annotated[bool, flag("It may set what agents fix, such as tools and prompts.", "--operator")] = False,
+    requests_per_minute: Annotated[int, option(None, "The most requests a minute.", min=1)] = 600,
     max_open_sessions: Annotated[
-        int | None, typer.Option(min=1, help="The most open sessions of the tenant. Default: no limit.")
+        int | None, option(None, "The most open sessions of the tenant. Default: no limit.", min=1)
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Make a key for `clew serve`. It is printed once, on stderr, and its row for the file of keys on stdout."""
     with exit_on_error(as_json):
@@ -241,7 +201,7 @@ async def studio_process(
     except Misconfigured as missing:
         raise StartFailed(str(missing)) from None
     from clew.serve.access import compute_hash  # noqa: PLC0415 - the extra may be missing
-    from clew.serve.tenants import ALL_TENANTS  # noqa: PLC0415 - the extra may be missing
+    from clew.serve.error_words import ALL_TENANTS  # noqa: PLC0415 - the extra may be missing
 
     token = _read_token(folder)
     row = {"name": "studio", "hash": compute_hash(token), "tenant": ALL_TENANTS, "requests_per_minute": 100_000}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import Any, Literal
 
 from rich import box
 from rich.console import Console
@@ -99,6 +99,11 @@ def make_line(*parts: str | tuple[str, str]) -> Text:
     line = make_text(*parts)
     line.no_wrap, line.overflow = True, "ignore"
     return line
+
+
+def write_address(host: str, port: int) -> str:
+    """Write the address of a server."""
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def print_document(value: Mapping[str, Any], *, in_lines: bool = False) -> None:
@@ -263,29 +268,48 @@ def print_context(to: Console, answer: Context) -> None:
     _print_pairs(to, "meta", ({"tools": tools} if tools else {}) | meta)
 
 
-def print_entries(to: Console, entries: Sequence[Entry]) -> None:
-    """Print entries: a table on a terminal, else one line each with tabs."""
+def print_table(
+    to: Console,
+    titles: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    right: Container[str] = (),
+    wrapped: Container[str] = (),
+    dim: Container[str] = (),
+) -> None:
+    """Print rows: a table on a terminal, else one line each with tabs.
+
+    `right`: the columns that are aligned to the right. `wrapped`: those whose cells may have several lines.
+    """
     if not to.is_terminal:
-        for row in (format_row(entry) for entry in entries):
-            print_text(to, Text("\t".join(row)))
+        for row in rows:
+            print_text(to, make_text("\t".join(row)))
         return
-    titles = ("seq", "at (UTC)", "kind", "by", "tokens", "content")
-    rows = []
-    for entry in entries:
-        seq, at, kind, by, tokens, content = format_row(entry, to.width)
-        rows.append((seq, at[5:19].replace("T", " "), kind, by, tokens, content))
-    widths = [max(map(len, column)) for column in zip(titles[:-1], *(row[:-1] for row in rows), strict=True)]
-    # One line per entry: the last column takes the width that the others leave. Two cells separate columns.
-    room = max(to.width - sum(widths) - 2 * len(widths), 20)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    for title in titles[:-1]:
-        table.add_column(title, justify="right" if title in ("seq", "tokens") else "left", no_wrap=True, style="dim")
-    table.add_column(titles[-1], no_wrap=True)
+    for title in titles:
+        justify: Literal["left", "right"] = "right" if title in right else "left"
+        style = "dim" if title in dim else ""
+        table.add_column(strip_controls(title), justify=justify, no_wrap=title not in wrapped, style=style)
     for row in rows:
-        line = Text(row[-1])
-        line.truncate(room, overflow="ellipsis")
-        table.add_row(*row[:-1], line)
+        table.add_row(*map(make_text, row))
     to.print(table)
+
+
+def print_entries(to: Console, entries: Sequence[Entry]) -> None:
+    """Print entries: a table on a terminal, each in one line, else one line each with tabs."""
+    titles = ("seq", "at (UTC)", "kind", "by", "tokens", "content")
+    if not to.is_terminal:
+        return print_table(to, titles, map(format_row, entries))
+    rows = [format_row(entry, to.width) for entry in entries]
+    cells = [(seq, at[5:19].replace("T", " "), kind, by, tokens) for seq, at, kind, by, tokens, _ in rows]
+    widths = [max(map(len, column)) for column in zip(titles, *cells, strict=False)]
+    # The last column takes the width that the others leave. Two cells separate columns.
+    room = max(to.width - sum(widths) - 2 * len(widths), 20)
+    contents = [Text(row[-1]) for row in rows]
+    for content in contents:
+        content.truncate(room, overflow="ellipsis")
+    lines = [(*row, content.plain) for row, content in zip(cells, contents, strict=True)]
+    return print_table(to, titles, lines, right=("seq", "tokens"), dim=titles[:-1])
 
 
 def format_row(entry: Entry, width: int = 10_000) -> tuple[str, str, str, str, str, str]:

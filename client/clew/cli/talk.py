@@ -19,20 +19,21 @@ from rich.status import Status
 from rich.text import Text
 from temporalio.exceptions import TemporalError
 
-from clew.cli import attachments, options, reach, show
-from clew.cli.attachments import Attach, Attachment
-from clew.cli.chat.commands import Answer, Message, Mistake, Transcript, Typed, carry_out, format_help, parse_line
+from clew.cli import attachments, reach, shared_options, show
+from clew.cli.attachments import Attachment
+from clew.cli.chat.typed_lines import Answer, Message, Mistake, Transcript, Typed, carry_out, format_help, parse_line
 from clew.cli.command import Invocation, command
 from clew.cli.failures import find_exit_code, report_error
 from clew.cli.hints import describe_need, write_command
-from clew.cli.options import SessionId, StartOptions
 from clew.cli.reach import WORKER_SECONDS, Opened, wait_for_answer
+from clew.cli.shared_options import Attach, MessageText, SessionId, StartOptions, Timeout, find_flags, option
 from clew.content import AnyContent
 from clew.session.connection import Clew
 from clew.session.events import (
     ApprovalRequired,
+    Change,
     EntryCommitted,
-    Restarted,
+    LiveTurn,
     ResultRequired,
     Retrying,
     SessionEvent,
@@ -41,8 +42,9 @@ from clew.session.events import (
     ThinkingAdded,
     ToolProgressed,
     ToolStarted,
+    Voided,
 )
-from clew.session.options import SessionOptions
+from clew.session.keywords import SessionOptions
 from clew.session.request import Request
 from clew.session.session import Session
 from clew_workflows.contract import ConfigureInput, OnBusy
@@ -51,25 +53,16 @@ from clew_workflows.contract.errors import ClewError, InvalidInput, WorkerUnavai
 from clew_workflows.contract.outcomes import RequestOutcome
 from clew_workflows.contract.outputs import Context, SessionStatus
 from clew_workflows.contract.payloads import AssistantMessage, ToolMessage
-from clew_workflows.thread.entries import Entry
 
-_OPTION_NAMES = {
-    "agent": "--agent",
-    "pin": "--pin",
-    "model": "--model",
-    "fallbacks": "--fallback",
-    "system_prompt": "--system",
-    "tools": "--tool",
-    "provider_tools": "--provider-tool",
-    "require_approval": "--require-approval",
-}
+_OPTION_NAMES = find_flags(StartOptions)
 """The option of each field of a new session's configuration."""
 WhenBusy = Annotated[
     OnBusy | None,
-    typer.Option(
-        "--on-busy",
-        help="While a request is active: be refused, wait, cancel that request, or join its run. Default: the "
+    option(
+        None,
+        "While a request is active: be refused, wait, cancel that request, or join its run. Default: the "
         "session's configuration.",
+        "--on-busy",
     ),
 ]
 
@@ -78,18 +71,16 @@ WhenBusy = Annotated[
 def ask(
     invocation: Invocation,
     session: SessionId,
-    text: options.Text,
+    text: MessageText,
     *,
     attach: Attach = None,
     on_busy: WhenBusy = None,
-    timeout: Annotated[
-        int | None, typer.Option(min=1, metavar="SECONDS", help="Seconds after which the request fails.")
-    ] = None,
+    timeout: Timeout = None,
     **configuration: Unpack[StartOptions],
 ) -> None:
     """Send a message and print the answer. Starts the session, or resumes it if it exists."""
     attached = attachments.attach_arguments(attach, text)
-    typed = options.read_text(text)
+    typed = shared_options.read_text(text)
 
     async def work(clew: Clew) -> None:
         opened = await _open(clew, session, **configuration)
@@ -305,12 +296,7 @@ async def _send(
 
 
 async def _answer(
-    session: Session,
-    request: Request,
-    as_json: bool,
-    *,
-    in_lines: bool,
-    sent: Sequence[Mapping[str, Any]] = (),
+    session: Session, request: Request, as_json: bool, *, in_lines: bool, sent: Sequence[Mapping[str, Any]] = ()
 ) -> None:
     """Print a request's answer: streamed on a terminal, at once in a pipe, or as JSON, with the parts that were sent.
 
@@ -363,13 +349,22 @@ QUIET_SECONDS = 0.7
 """Seconds without an outcome after which a request is followed, to learn whether a call waits or is retried."""
 
 
+_WAITED_FOR = {
+    "approval_required": "waiting for approval",
+    "result_required": "waiting for a result",
+    "retrying": "waiting for the next attempt",
+}
+"""What the spinner says after these events."""
+
+
 class View:
     """The terminal below the prompt: text, notes and a spinner. The spinner has a line of its own."""
 
     def __init__(self, to: Console, session_id: str) -> None:
         self._to = to
         self._session_id = session_id
-        self._reply: tuple[str, int] | None = None
+        self._turn = LiveTurn()
+        self._reply = ("", 0)
         self._at_line_start = True
         self._spinner: Status | None = None
 
@@ -390,60 +385,53 @@ class View:
 
     def show(self, event: SessionEvent) -> None:
         """Show an event of the run."""
-        match event:
+        for change in self._turn.take(event):
+            self._show(change)
+
+    def _show(self, change: Change) -> None:
+        match change:
             case TextAdded():
-                self._show_text(event)
-            case EntryCommitted():
-                self._show_entry(event.entry)
+                self._show_text(change)
             case ThinkingAdded():
                 self.wait("thinking")
+            case Voided(starts_over=True):
+                self._reply = ("", 0)
+                self.print_note(f"[attempt {change.attempt}: the reply starts over]")
+            case EntryCommitted(body=ToolMessage() as result):
+                self.end()
+                self._to.print(show.format_tool_result(result.text, self._to.width))
+            case EntryCommitted(body=AssistantMessage() as reply):
+                parts = [show.make_line((describe_part(part), "dim")) for part in list_media(reply.content)]
+                calls = [show.format_tool_call(call["name"], call["arguments"]) for call in reply.tool_calls or ()]
+                for line in (*parts, *calls, *show.list_source_lines(reply.provider_calls, reply.citations)):
+                    self.end()
+                    show.print_lines(self._to, line)
             case ToolStarted():
-                self.wait(f"running {event.name}")
+                self.wait(f"running {change.name}")
             case ToolProgressed():
-                self.wait(f"{event.name}: {event.text}")
-            case SubagentWaiting():
-                self.print_note(f"[{make_notice(event, self._session_id)}]")
-            case ApprovalRequired() | ResultRequired():
-                self.print_note(f"[{make_notice(event, self._session_id)}]")
-                self.wait("waiting for approval" if isinstance(event, ApprovalRequired) else "waiting for a result")
-            case Retrying():
-                self.print_note(f"[{make_notice(event, self._session_id)}]")
-                self.wait("waiting for the next attempt")
-            case Restarted():
-                self._reply = None
-                self.print_note(f"[attempt {event.attempt}: the reply starts over]")
-            case _:
-                pass
+                self.wait(f"{change.name}: {change.text}")
+            case ApprovalRequired() | ResultRequired() | SubagentWaiting() | Retrying():
+                self.print_note(f"[{make_notice(change, self._session_id)}]")
+                if waited := _WAITED_FOR.get(change.type):
+                    self.wait(waited)
 
-    def _show_text(self, event: TextAdded) -> None:
+    def _show_text(self, added: TextAdded) -> None:
         """Append new text. Printed text cannot be taken back, only printed again."""
-        call_id, shown = self._reply or ("", 0)
-        if call_id != event.call_id:
+        call_id, shown = self._reply
+        if call_id != added.call_id:
             self.end()
             shown = 0
-        if event.offset > shown:
-            self.print_note(f"[{event.offset} characters before this]")
-        elif event.offset < shown:
-            self.print_note("[the reply is replaced]" if event.offset == 0 else f"[from character {event.offset} on]")
-        self._reply = (event.call_id, event.offset + len(event.text))
-        if text := show.strip_controls(event.text):
+        if added.offset > shown:
+            self.print_note(f"[{added.offset} characters before this]")
+        elif added.offset < shown:
+            self.print_note("[the reply is replaced]" if added.offset == 0 else f"[from character {added.offset} on]")
+        self._reply = (added.call_id, added.offset + len(added.text))
+        if text := show.strip_controls(added.text):
             self._stop_spinner()
             # Not through rich, which would wrap each piece by itself.
             self._to.file.write(text)
             self._to.file.flush()
             self._at_line_start = text.endswith("\n")
-
-    def _show_entry(self, entry: Entry) -> None:
-        message = entry.body
-        if isinstance(message, ToolMessage):
-            self.end()
-            self._to.print(show.format_tool_result(message.text, self._to.width))
-        elif isinstance(message, AssistantMessage):
-            parts = [show.make_line((describe_part(part), "dim")) for part in list_media(message.content)]
-            calls = [show.format_tool_call(call["name"], call["arguments"]) for call in message.tool_calls or ()]
-            for line in (*parts, *calls, *show.list_source_lines(message.provider_calls, message.citations)):
-                self.end()
-                show.print_lines(self._to, line)
 
     def print_note(self, text: str) -> None:
         """Print a note on a line of its own; an empty note only begins a new line."""

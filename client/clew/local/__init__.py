@@ -19,7 +19,7 @@ from clew.local.child import StartFailed
 from clew.local.model import model_server
 from clew.local.scripted import Reply, ScriptedModel, ToolCall, scripted_model
 from clew.local.temporal import TemporalServer, persistent_server, temporal_server
-from clew.local.worker import Worker, worker_process
+from clew.local.worker_process import Worker, worker_process
 
 __all__ = [
     "Reply",

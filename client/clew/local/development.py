@@ -18,7 +18,7 @@ from typing import Self, TextIO
 from clew.local.child import StartFailed
 from clew.local.model import model_server
 from clew.local.temporal import TemporalServer, persistent_server, temporal_server
-from clew.local.worker import Worker, worker_process
+from clew.local.worker_process import Worker, worker_process
 from clew_workflows.contract import TASK_QUEUE
 
 LOCAL_MODEL = "local:smollm2"

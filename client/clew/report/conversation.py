@@ -8,7 +8,18 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple, overload
 
-from clew.report.types import Call, EventItem, Item, Media, MessageItem, Page, Piece, ProviderUse, Text, ToolUse
+from clew.report.report_types import (
+    Call,
+    EventItem,
+    Item,
+    Media,
+    MessageItem,
+    Page,
+    Piece,
+    ProviderUse,
+    Text,
+    ToolUse,
+)
 from clew_workflows.contract.content import Blob, Content, Part, describe_part, get_text, list_media
 from clew_workflows.contract.messages import Citation, ProviderCall, Source, ToolCall, list_cited_pages
 from clew_workflows.contract.payloads import (

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from clew.report.conversation import MAX_NAME_CHARACTERS, Conversation, Texts, collect_results, count_seconds
-from clew.report.types import ActiveLane, Call, Failure, FailureKind, Relative, Report, Run, Timeline
+from clew.report.report_types import ActiveLane, Call, Failure, FailureKind, Overview, Relative, Report, Run, Timeline
 from clew.report.windows import count_media, make_window
 from clew_workflows.contract.content import get_opening
 from clew_workflows.contract.errors import ClewError
@@ -98,15 +98,21 @@ def make_report(
     )
 
 
-def list_newest_calls(entries: Iterable[Entry], limit: int) -> tuple[Call, ...]:
-    """List the newest model calls of a session in order, with their windows.
+def make_overview(entries: Iterable[Entry], limit: int) -> Overview:
+    """Make the overview of a session, with the windows of its newest model calls.
 
     `entries`: all entries of the session.
     """
     thread = Thread(entries)
     replies = [entry.seq for entry in thread if _find_recipe(entry)][-limit:]
     calls = _list_calls(thread, range(replies[0] if replies else 0, thread.rev))
-    return tuple(calls)[-limit:]
+    return Overview(
+        entries=len(thread),
+        first_at=thread[0].at if len(thread) else None,
+        last_at=thread[thread.last_seq].at if len(thread) else None,
+        calls=tuple(calls)[-limit:],
+        timeline=_make_timeline(Conversation(thread, Texts(), {}, {})),
+    )
 
 
 def _find_session_id(thread: Thread) -> str:

@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
-from clew.report.types import CallWindow, Segment, SegmentKind, SegmentState
+from clew.report.report_types import CallWindow, Segment, SegmentKind, SegmentState
 from clew_workflows.contract.content import list_media
 from clew_workflows.contract.payloads import ConfigPayload, MessagePayload, Recipe, SummaryPayload
 from clew_workflows.contract.policy import ContextPolicy

@@ -2,22 +2,26 @@
 
 | module | content |
 |---|---|
-| `app` | `make_app`: the application, its settings, errors, health, metrics and access log |
+| `application`, `service_settings` | `make_app`: the application, with its health and metrics; its settings |
 | `access` | keys, tenants, rate limits, and what a request may reach |
-| `problems` | the status and the body of each error |
+| `gate`, `shares` | what each request passes; what keys share, and the share of each |
+| `error_words`, `problems` | the words and the status of each error, also those for tenants; its body |
+| `worker_watch` | requests to sessions that no worker serves |
 | `streams` | server-sent events |
 | `bodies`, `answers` | bodies of requests and of answers: the contract's types |
 | `document` | the OpenAPI document, and a page of it |
-| `sessions`, `blobs` | the routes `/v1/sessions/…` |
+| `sessions`, `blob_routes` | the routes `/v1/sessions/…` |
 | `openai` | the OpenAI API: Responses, Conversations, Chat Completions, Models |
-| `ui_streams`, `ui_messages` | the routes for `useChat` and AG-UI, and the chunks of the former |
+| `ui_streams` | the routes for `useChat` and AG-UI; `clew.ag_ui.mapping` makes AG-UI's events |
+| `ui_messages` | the chunks of `useChat` |
+| `studio` | the studio's pages |
 | `mcp_server` | the MCP server: agents as tools, sessions as resources |
 | `mcp_sessions` | the sessions of MCP clients whose protocol has them |
-| `running`, `tracing` | the process of `clew serve`: its end, its log and its traces |
+| `service_process`, `tracing` | the process of `clew serve`: its end, its log and its traces |
 """
 
 from clew.serve.access import Key, Keys
-from clew.serve.app import make_app
-from clew.serve.settings import ServeSettings
+from clew.serve.application import make_app
+from clew.serve.service_settings import ServeSettings
 
 __all__ = ["Key", "Keys", "ServeSettings", "make_app"]

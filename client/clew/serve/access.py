@@ -27,11 +27,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from temporalio.client import WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
+from clew.serve.error_words import ALL_TENANTS, Reader, make_reader
 from clew.serve.problems import Forbidden, QuotaExceeded, RateLimited, Unauthorized
-from clew.serve.tenants import ALL_TENANTS, Reader, make_reader
 from clew.session import Clew, Session
 from clew.session.connection import validate_session_id
-from clew.session.options import SessionOptions
+from clew.session.keywords import SessionOptions
 from clew.session.transport import translate_error
 from clew_workflows.contract.config import SessionConfig
 from clew_workflows.contract.errors import InvalidInput

@@ -18,7 +18,7 @@ from pydantic_core import from_json
 
 from clew.serve.problems import BodyTooLarge, InvalidParameter, name_field
 from clew.serve.shares import Shares
-from clew_workflows.contract.names import MAX_MESSAGE_BYTES
+from clew_workflows.contract.limits import MAX_MESSAGE_BYTES
 from clew_workflows.contract.validation import translate_validation_error
 
 M = TypeVar("M", bound=BaseModel)

@@ -23,6 +23,7 @@ from temporalio.common import MetricMeter
 
 from clew.serve.access import Key, Keys
 from clew.serve.bodies import SMALL_BYTES, ValueCounter
+from clew.serve.error_words import TENANT
 from clew.serve.mcp_sessions import McpSessions
 from clew.serve.problems import (
     DRAIN_MESSAGE,
@@ -36,10 +37,9 @@ from clew.serve.problems import (
     make_body,
     make_response,
 )
-from clew.serve.settings import ServeSettings
+from clew.serve.service_settings import ServeSettings
 from clew.serve.shares import Shares
 from clew.serve.streams import Drain, SentEvent
-from clew.serve.tenants import TENANT
 
 log = logging.getLogger("clew.serve")
 access_log = logging.getLogger("clew.serve.access")

@@ -16,6 +16,7 @@ import re
 import uuid
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager, suppress
+from dataclasses import replace
 from hashlib import sha256
 from importlib.metadata import version
 from typing import Any, TypeAlias
@@ -35,34 +36,35 @@ from starlette.types import Message, Receive, Scope, Send
 
 from clew.serve.access import Authorized, Caller
 from clew.serve.bodies import check_body, work_on
+from clew.serve.error_words import Reader
 from clew.serve.mcp_sessions import McpSessions
 from clew.serve.problems import Forbidden, InvalidParameter, WrongMethod, make_body, name_field
 from clew.serve.streams import Drain
-from clew.serve.tenants import Reader
 from clew.serve.ui_messages import convert_thread
 from clew.session import Session
 from clew.session.events import (
     ApprovalRequired,
+    Change,
     EntryCommitted,
-    OpenCalls,
+    LiveTurn,
     ResultRequired,
     Retrying,
-    SessionEvent,
     SubagentWaiting,
     TextAdded,
     ToolFinished,
     ToolProgressed,
     ToolStarted,
+    Waits,
 )
-from clew.session.reading import WaitingCall
 from clew.session.request import Request as SessionRequest
+from clew.session.session_reads import WaitingCall
 from clew.session.transport import ACCEPT_SECONDS
 from clew_workflows.contract import SessionSummary
 from clew_workflows.contract.errors import AlreadyResolved, ClewError
 from clew_workflows.contract.invalid import list_problems
 from clew_workflows.contract.names import AgentName, Id, rewrite_name
 from clew_workflows.contract.outputs import PendingCall
-from clew_workflows.contract.payloads import AssistantMessage, RunPayload
+from clew_workflows.contract.payloads import ApprovalPayload, AssistantMessage, RunPayload
 
 router = APIRouter(tags=["MCP"])
 
@@ -129,20 +131,12 @@ _OUTPUT_SCHEMA: Mapping[str, Any] = {
         "approvals": {
             "description": "The tool calls that wait for a person's decision.",
             "type": "array",
-            "items": {
-                "type": "object",
-                "properties": _WAITING,
-                "required": ["tool_call_id", "tool"],
-            },
+            "items": {"type": "object", "properties": _WAITING, "required": ["tool_call_id", "tool"]},
         },
         "results": {
             "description": "The tool calls that wait for their results from outside.",
             "type": "array",
-            "items": {
-                "type": "object",
-                "properties": _WAITING,
-                "required": ["tool_call_id", "tool"],
-            },
+            "items": {"type": "object", "properties": _WAITING, "required": ["tool_call_id", "tool"]},
         },
     },
     "required": ["session_id", "request_id", "status", "answer"],
@@ -336,7 +330,9 @@ async def _call(context: _Context, params: types.CallToolRequestParams) -> _Resu
             sent = await asyncio.shield(sending)
             declined = await _decide(session, params.input_responses or {}, caller.key.name)
             request = sent or session.request(state.request_id)
-            result = await _follow(context, session, state, request, asks=not declined and _can_ask(context))
+            result = await _follow(
+                context, session, state, request, asks=not declined and _can_ask(context), is_fresh=sent is None
+            )
         except asyncio.CancelledError:
             await _cancel(context, session, state, sending)
             raise
@@ -427,40 +423,42 @@ async def _cancel(context: _Context, session: Session, state: CallState, sending
 
 
 async def _follow(
-    context: _Context, session: Session, state: CallState, request: SessionRequest, *, asks: bool
+    context: _Context, session: Session, state: CallState, request: SessionRequest, *, asks: bool, is_fresh: bool
 ) -> _Result:
     """Follow a request to its outcome, or until a person has to decide.
 
-    `asks`: the client's user may be that person.
+    `asks`: the client's user may be that person. `is_fresh`: that person may just have decided.
     """
     answer, steps = "", 0
-    calls = OpenCalls()
-    asking = _Asking(context, session)
-    async with aclosing(asking.follow(request.events())) as events:
-        async for event in events:
-            if event is not None and (text := describe_progress(event)):
+    waits = Waits()
+    asking, caller = _Asking(context, session), _get_caller(context)
+    asks_meanwhile = asks and context.protocol_version not in MODERN_PROTOCOL_VERSIONS
+    async with aclosing(asking.follow(LiveTurn().fold(request._follow(is_fresh=is_fresh)))) as changes:
+        async for change in changes:
+            if change is not None and (text := describe_progress(change)):
                 steps += 1
                 await context.session.report_progress(steps, None, text)
-            if event is not None:
-                calls.take(event)
-            if isinstance(event, EntryCommitted):
-                match event.entry.body if event.entry.kind in ("ai_message", "run") else None:
-                    case AssistantMessage() as reply:
-                        answer = reply.text
-                    case RunPayload() as outcome:
-                        caller = _get_caller(context)
-                        await caller.forget_unresolved(session, outcome.error.type if outcome.error else None)
-                        return _make_result(state, outcome, answer, caller.reader)
-            if isinstance(event, SubagentWaiting):
-                # The client's user is asked about the session's own calls.
-                waiting = await session.list_waiting_calls()
-                if of_subagents := [call for call in waiting if call.session_id != session.id]:
-                    return _make_waiting(state, calls, _get_caller(context), of_subagents)
-            if asks and context.protocol_version not in MODERN_PROTOCOL_VERSIONS:
-                asking.ask(calls.approvals)
-            elif calls.approvals and calls.are_told and calls.still_wait(await session.status()):
-                return _ask(state, calls.approvals) if asks else _make_waiting(state, calls, _get_caller(context))
-    return _make_waiting(state, calls, _get_caller(context))
+            match change:
+                case EntryCommitted(body=AssistantMessage() as reply):
+                    answer = reply.text
+                case EntryCommitted(body=RunPayload() as outcome):
+                    await caller.forget_unresolved(session, outcome.error.type if outcome.error else None)
+                    return _make_result(state, outcome, answer, caller.reader)
+                case SubagentWaiting():
+                    # The client's user is asked about the session's own calls.
+                    waiting = await session.list_waiting_calls()
+                    if of_subagents := [call for call in waiting if call.session_id != session.id]:
+                        return _make_waiting(state, waits, caller, of_subagents)
+                case Waits():
+                    waits = change
+                    if waits.approvals and not asks_meanwhile:
+                        return _ask(state, waits.approvals) if asks else _make_waiting(state, waits, caller)
+                case EntryCommitted(body=ApprovalPayload(tool_call_id=decided)):
+                    left = tuple(call for call in waits.approvals if call.tool_call_id != decided)
+                    waits = replace(waits, approvals=left)
+            if asks_meanwhile:
+                asking.ask(waits.approvals)
+    return _make_waiting(state, waits, caller)
 
 
 def _can_ask(context: _Context) -> bool:
@@ -484,7 +482,7 @@ class _Asking:
         # The user has decided them; the entries come later.
         self._decided: set[str] = set()
 
-    def ask(self, approvals: Sequence[ApprovalRequired]) -> None:
+    def ask(self, approvals: Sequence[PendingCall]) -> None:
         """Ask about the first of the calls that wait. A question about a call that does not wait any more ends."""
         pending = [call for call in approvals if call.tool_call_id not in self._decided]
         if self._question is not None and self._tool_call_id not in {call.tool_call_id for call in pending}:
@@ -494,14 +492,14 @@ class _Asking:
             self._tool_call_id = pending[0].tool_call_id
             self._question = asyncio.create_task(self._ask_user(pending[0]))
 
-    async def follow(self, events: AsyncGenerator[SessionEvent, None]) -> AsyncGenerator[SessionEvent | None, None]:
+    async def follow(self, events: AsyncGenerator[Change, None]) -> AsyncGenerator[Change | None, None]:
         """Yield the events, and None after each answer of the user.
 
         It ends when the user does not decide, or when the process drains: it takes no answer of the client any more.
         """
         drain: Drain = _get_request(self._context).app.state.drain
         draining = asyncio.create_task(drain.wait())
-        reading: asyncio.Task[SessionEvent | None] | None = None
+        reading: asyncio.Task[Change | None] | None = None
         try:
             while True:
                 reading = reading or asyncio.create_task(_read_next(events))
@@ -529,7 +527,7 @@ class _Asking:
             await asyncio.gather(*tasks, return_exceptions=True)
             await events.aclose()
 
-    async def _ask_user(self, call: ApprovalRequired) -> bool:
+    async def _ask_user(self, call: PendingCall) -> bool:
         """Ask the user about a tool call, and send the decision. Returns whether the user has decided."""
         context = self._context
         try:
@@ -542,29 +540,26 @@ class _Asking:
         return await _decide_call(self._session, call.tool_call_id, answer, _get_caller(context).key.name)
 
 
-async def _read_next(events: AsyncGenerator[SessionEvent, None]) -> SessionEvent | None:
+async def _read_next(events: AsyncGenerator[Change, None]) -> Change | None:
     return await anext(events, None)
 
 
-def describe_call(call: ApprovalRequired | ResultRequired | PendingCall) -> str:
+def describe_call(call: PendingCall) -> str:
     """Describe a tool call that waits for an approval to the person that decides."""
     return f"May {call.name} run with {json.dumps(call.arguments, ensure_ascii=False)[:2000]}?"
 
 
-def _ask(state: CallState, calls: Iterable[ApprovalRequired]) -> types.InputRequiredResult:
+def _ask(state: CallState, calls: Iterable[PendingCall]) -> types.InputRequiredResult:
     requests: dict[str, types.InputRequest] = {
         call.tool_call_id: types.ElicitRequest(
-            params=types.ElicitRequestFormParams(
-                message=describe_call(call),
-                requested_schema=dict(_DECISION_SCHEMA),
-            )
+            params=types.ElicitRequestFormParams(message=describe_call(call), requested_schema=dict(_DECISION_SCHEMA))
         )
         for call in calls
     }
     return types.InputRequiredResult(input_requests=requests, request_state=state.model_dump_json())
 
 
-def describe_progress(event: SessionEvent) -> str | None:
+def describe_progress(event: Change) -> str | None:
     """Describe an event for people; None: it is not worth a notification."""
     match event:
         case ToolStarted(name=name):
@@ -604,7 +599,7 @@ def _make_result(state: CallState, outcome: RunPayload, answer: str, reader: Rea
 
 
 def _make_waiting(
-    state: CallState, calls: OpenCalls, caller: Caller, of_subagents: Sequence[WaitingCall] = ()
+    state: CallState, waits: Waits, caller: Caller, of_subagents: Sequence[WaitingCall] = ()
 ) -> types.CallToolResult:
     """Make the result of a call whose request waits for a person, with the ways to decide."""
     lines = [
@@ -613,7 +608,7 @@ def _make_waiting(
     ]
     waiting: dict[str, list[dict[str, str]]] = {"approvals": [], "results": []}
 
-    def add(needs: str, call: ApprovalRequired | ResultRequired | PendingCall, session_id: str) -> None:
+    def add(needs: str, call: PendingCall, session_id: str) -> None:
         path = f"/v1/sessions/{session_id}"
         if needs == "approval":
             lines.append(f"{describe_call(call)} POST {path}/approvals/{call.tool_call_id}")
@@ -622,9 +617,9 @@ def _make_waiting(
         named = {} if session_id == state.session_id else {"session_id": session_id}
         waiting[f"{needs}s"].append({"tool_call_id": call.tool_call_id, "tool": call.name, **named})
 
-    for approval in calls.approvals:
+    for approval in waits.approvals:
         add("approval", approval, state.session_id)
-    for result in calls.results:
+    for result in waits.results:
         add("result", result, state.session_id)
     for other in of_subagents:
         add(other.needs, other.call, caller.unscope(other.session_id))

@@ -1,4 +1,4 @@
-"""Errors over HTTP: the status of each of Clew's errors, and the body that tells it.
+"""Errors over HTTP: the status of each of Clew's errors, by the table of words, and the body that tells it.
 
 A body is `{"error": {"type", "message", "param", "code"}}`: the form of OpenAI's errors. `code` is the contract's
 word.
@@ -6,7 +6,6 @@ word.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from itertools import islice
@@ -17,9 +16,8 @@ from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 
-from clew.serve.tenants import TENANT, Reader, make_reader
-from clew_workflows.contract import errors
-from clew_workflows.contract.errors import ClewError
+from clew.serve.error_words import TENANT, WORDS, Reader, make_reader
+from clew_workflows.contract.errors import ClewError, find_word
 
 # Python 3.13 has given it another name.
 TOO_LARGE = HTTPStatus(413)
@@ -30,72 +28,6 @@ MAX_PART_CHARACTERS = 50
 DRAIN_MESSAGE = "the process is about to end: repeat the request"
 RETRY_SECONDS = 2
 """Seconds after which a caller may repeat what failed because a server, a worker or the archive was away."""
-
-STATUSES: Mapping[type[ClewError], HTTPStatus] = {
-    # The base classes: a word of a newer session, and what the Temporal server refused.
-    errors.ClewError: HTTPStatus.BAD_GATEWAY,
-    errors.Refusal: HTTPStatus.CONFLICT,
-    # The input cannot be used, now or later.
-    errors.ContentMismatch: HTTPStatus.BAD_REQUEST,
-    errors.EmptyContent: HTTPStatus.BAD_REQUEST,
-    errors.InvalidInput: HTTPStatus.BAD_REQUEST,
-    errors.InvalidOperation: HTTPStatus.BAD_REQUEST,
-    errors.InvalidTokenBudget: HTTPStatus.BAD_REQUEST,
-    errors.NotEncrypted: HTTPStatus.BAD_REQUEST,
-    errors.TokenExpired: HTTPStatus.BAD_REQUEST,
-    errors.TokenForeign: HTTPStatus.BAD_REQUEST,
-    errors.TokenKey: HTTPStatus.BAD_REQUEST,
-    errors.TokenLegacy: HTTPStatus.BAD_REQUEST,
-    errors.TokenMalformed: HTTPStatus.BAD_REQUEST,
-    errors.TokenSignature: HTTPStatus.BAD_REQUEST,
-    errors.TokenVersion: HTTPStatus.BAD_REQUEST,
-    errors.UnknownTool: HTTPStatus.BAD_REQUEST,
-    errors.UnsupportedContent: HTTPStatus.BAD_REQUEST,
-    errors.UnsupportedStrategy: HTTPStatus.BAD_REQUEST,
-    errors.ContextOverflow: HTTPStatus.BAD_REQUEST,
-    # There is no such thing.
-    errors.NotFound: HTTPStatus.NOT_FOUND,
-    errors.UnknownApproval: HTTPStatus.NOT_FOUND,
-    errors.UnknownBlob: HTTPStatus.NOT_FOUND,
-    errors.UnknownLane: HTTPStatus.NOT_FOUND,
-    errors.UnknownRequest: HTTPStatus.NOT_FOUND,
-    errors.UnknownToolCall: HTTPStatus.NOT_FOUND,
-    errors.UnknownUpload: HTTPStatus.NOT_FOUND,
-    # The session is not in the state for it.
-    errors.AlreadyAnswered: HTTPStatus.CONFLICT,
-    errors.AlreadyResolved: HTTPStatus.CONFLICT,
-    errors.Archived: HTTPStatus.CONFLICT,
-    errors.Busy: HTTPStatus.CONFLICT,
-    errors.CallEnded: HTTPStatus.CONFLICT,
-    errors.Closed: HTTPStatus.CONFLICT,
-    errors.Idle: HTTPStatus.CONFLICT,
-    errors.Interrupted: HTTPStatus.CONFLICT,
-    errors.NothingToSummarize: HTTPStatus.CONFLICT,
-    errors.Repeated: HTTPStatus.CONFLICT,
-    errors.RequestFailed: HTTPStatus.CONFLICT,
-    errors.RequestMismatch: HTTPStatus.CONFLICT,
-    errors.RequestReused: HTTPStatus.CONFLICT,
-    errors.ThreadMismatch: HTTPStatus.CONFLICT,
-    errors.TokenMismatch: HTTPStatus.CONFLICT,
-    errors.UploadExpired: HTTPStatus.GONE,
-    errors.TooLarge: TOO_LARGE,
-    # Too much at once.
-    errors.QueueFull: HTTPStatus.TOO_MANY_REQUESTS,
-    # The deployment cannot do it, for any caller.
-    errors.ArchiveDamaged: HTTPStatus.INTERNAL_SERVER_ERROR,
-    errors.NewerVersion: HTTPStatus.INTERNAL_SERVER_ERROR,
-    errors.UnknownKey: HTTPStatus.INTERNAL_SERVER_ERROR,
-    errors.EncodingUnavailable: HTTPStatus.INTERNAL_SERVER_ERROR,
-    errors.CheckpointUnavailable: HTTPStatus.NOT_IMPLEMENTED,
-    errors.UploadUnavailable: HTTPStatus.NOT_IMPLEMENTED,
-    errors.SearchAttributesMissing: HTTPStatus.NOT_IMPLEMENTED,
-    # Something is away for a while.
-    errors.ArchiveUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
-    errors.ServerUnreachable: HTTPStatus.SERVICE_UNAVAILABLE,
-    errors.Starting: HTTPStatus.SERVICE_UNAVAILABLE,
-    errors.WorkerUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
-}
-"""The status of each error of the contract. A subclass has a row of its own."""
 
 
 class Problem(ClewError):
@@ -194,16 +126,11 @@ PROBLEMS: Mapping[int, type[Problem]] = {
 
 
 def find_status(error: ClewError) -> HTTPStatus:
-    """Find the status of an error."""
+    """Find the status of an error: that of its word, or of its base's."""
     if isinstance(error, Problem):
         return error.status
-    return next(STATUSES[cls] for cls in type(error).__mro__ if cls in STATUSES)
-
-
-def find_word(error: ClewError) -> str:
-    """Find the contract's word for an error, else the name of its class in snake case."""
-    word = getattr(error, "type", None)
-    return word if isinstance(word, str) else re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(error).__name__).lower()
+    words = (find_word(cls) for cls in type(error).__mro__ if issubclass(cls, ClewError))
+    return HTTPStatus(next(WORDS[word][0] for word in words if word in WORDS))
 
 
 def find_retry_seconds(error: ClewError) -> int | None:

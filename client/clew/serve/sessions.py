@@ -15,8 +15,9 @@ from fastapi import APIRouter, Depends, Header, Path, Query, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from pydantic import Field, NonNegativeInt, model_validator
 
-from clew.report import MAX_ENTRIES, Report, make_report
-from clew.report.media import MediaCollector
+from clew.report import MAX_ENTRIES, make_report
+from clew.report.page_document import render_page
+from clew.report.page_media import MediaCollector
 from clew.serve.access import CALLER_ID, Authorized, Caller
 from clew.serve.answers import (
     AcceptedRequest,
@@ -831,13 +832,7 @@ async def make_report_page(
         for digest in collector.digests:
             with suppress(UnknownBlob):
                 collector.take(digest, await session.read_blob(digest))
-        page = await asyncio.to_thread(_render, made, collector)
+        page = await asyncio.to_thread(render_page, made, collector.media)
     return HTMLResponse(
         page, headers={"Cache-Control": "no-store", "Content-Security-Policy": "sandbox allow-scripts"}
     )
-
-
-def _render(made: Report, collector: MediaCollector) -> str:
-    from clew.report.rendering import render_page  # noqa: PLC0415 - its template engine starts slowly
-
-    return render_page(made, collector.media)

@@ -8,27 +8,28 @@ Source: https://ai-sdk.dev/docs/ai-sdk-ui/stream-protocol, version 1 of the UI m
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 from ag_ui.core import AudioPart, ContentPart, DocumentPart, ImagePart, TextPart, UrlSource
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
-from clew.ag_ui.parts import FILE_NAME, BlobUrl, read_content
+from clew.ag_ui.ag_ui_parts import FILE_NAME, BlobUrl, read_content
 from clew.content import AnyContent
 from clew.serve.problems import name_field
 from clew.session.events import (
     ApprovalRequired,
+    Change,
     EntryCommitted,
-    Restarted,
+    LiveTurn,
     Retrying,
     SessionEvent,
     SubagentWaiting,
     TextAdded,
     ThinkingAdded,
     ToolProgressed,
+    Voided,
 )
 from clew_workflows.contract import payloads
 from clew_workflows.contract.content import Content, Part
@@ -179,21 +180,6 @@ def name_reply(request_id: str) -> str:
     return f"{request_id}{_REPLY}"
 
 
-@dataclass
-class _Step:
-    """A model call as the client has it.
-
-    Attributes:
-        call_id: The call.
-        texts: The reasoning and the text so far.
-        open: The parts that have begun and not ended.
-    """
-
-    call_id: str
-    texts: dict[str, str] = field(default_factory=dict)
-    open: list[str] = field(default_factory=list)
-
-
 class ReplyChunks:
     """Makes the chunks of the assistant's message of one request.
 
@@ -203,11 +189,11 @@ class ReplyChunks:
         blob_url: Makes the address of a blob; None: blobs have none, and are left out.
 
     Attributes:
-        open_calls: The tool calls that the client has, and that have no result.
+        turn: Folds the events of the request to the changes.
     """
 
     def __init__(self, request_id: str, known: UiMessage | None = None, blob_url: BlobUrl | None = None) -> None:
-        self.open_calls: set[str] = set()
+        self.turn = LiveTurn()
         self._request_id = request_id
         self._name = known.id if known else name_reply(request_id)
         self._blob_url = blob_url
@@ -219,104 +205,95 @@ class ReplyChunks:
         self._wanted: set[str] = set()
         # The client has everything up to the reply with its last call.
         self._last_known = calls[-1].tool_call_id if calls else None
-        self._step: _Step | None = None
-        self._stop_reason: str | None = None
+        # The model call whose step is open, and its parts that have begun.
+        self._step: str | None = None
+        self._parts: list[str] = []
 
     def start(self) -> Chunk:
         """Make the first chunk."""
         return {"type": "start", "messageId": self._name}
 
-    def take(self, event: SessionEvent) -> Iterator[Chunk]:
-        """Make the chunks that an event of the request leads to."""
+    def take(self, change: Change) -> Iterator[Chunk]:
+        """Make the chunks that a change of the request leads to."""
         if self._last_known is not None:
-            self._skip(event)
+            if isinstance(change, EntryCommitted) and self._last_known in self.turn.calls:
+                self._last_known = None
             return
-        match event:
-            case ThinkingAdded():
-                yield from self._grow(event, "reasoning")
-            case TextAdded():
-                yield from self._grow(event, "text")
-            case Restarted():
-                yield from self._reset(event.call_id)
+        match change:
+            case TextAdded() if not self.turn.text.has_gap:
+                yield from self._enter(change.call_id)
+                yield from self._show("text", change.text)
+            case ThinkingAdded() if not self.turn.thinking.has_gap:
+                yield from self._enter(change.call_id)
+                yield from self._show("reasoning", change.text)
+            case Voided(call_id) if call_id == self._step and self._parts:
+                # The step begins anew with what stays.
+                self._parts = []
+                yield {"type": "reset-step"}
+                yield from self._show("reasoning", change.thinking)
+                yield from self._show("text", change.text)
             case ToolProgressed():
-                data = {"toolCallId": event.tool_call_id, "text": event.text, "fraction": event.fraction}
-                yield {"type": "data-tool-progress", "id": event.tool_call_id, "data": data, "transient": True}
+                data = {"toolCallId": change.tool_call_id, "text": change.text, "fraction": change.fraction}
+                yield {"type": "data-tool-progress", "id": change.tool_call_id, "data": data, "transient": True}
             case Retrying():
-                data = {"attempt": event.attempt, "error": event.error}
+                data = {"attempt": change.attempt, "error": change.error}
                 yield {"type": "data-retrying", "data": data, "transient": True}
             case SubagentWaiting():
                 call: dict[str, Any] = {
-                    "sessionId": event.session_id,
-                    "needs": event.needs,
-                    "toolCallId": event.tool_call_id,
-                    "toolName": event.name,
-                    "input": event.arguments,
+                    "sessionId": change.session_id,
+                    "needs": change.needs,
+                    "toolCallId": change.tool_call_id,
+                    "toolName": change.name,
+                    "input": change.arguments,
                 }
                 yield {"type": "data-subagent-waiting", "data": call, "transient": True}
             case ApprovalRequired():
-                yield from self._request_approval(event.tool_call_id)
-            case EntryCommitted(entry=entry):
-                yield from self._take_entry(entry)
+                yield from self._request_approval(change.tool_call_id)
+            case EntryCommitted():
+                yield from self._take_entry(change)
 
-    def finish(self, reason: str = "tool-calls", usage: Mapping[str, Any] | None = None) -> Iterator[Chunk]:
-        """Make the last chunks of a message that is complete, or waits for its client."""
-        if self._step is not None:
-            yield from self._end_parts(self._step)
-            yield {"type": "finish-step"}
-        metadata = {"requestId": self._request_id, **({"usage": usage} if usage else {})}
-        yield {"type": "finish", "finishReason": reason, "messageMetadata": metadata}
-
-    def _skip(self, event: SessionEvent) -> None:
-        """Pass what the client has already."""
-        body = event.entry.body if isinstance(event, EntryCommitted) and event.entry.kind == "ai_message" else None
-        if isinstance(body, payloads.AssistantMessage):
-            self.open_calls = {call["id"] for call in body.tool_calls or ()} - self._answered
-            if any(call["id"] == self._last_known for call in body.tool_calls or ()):
-                self._last_known = None
-
-    def _take_entry(self, entry: Entry) -> Iterator[Chunk]:
-        match entry.body if entry.kind in ("ai_message", "approval", "run") else None:
-            case payloads.UserMessage() as sent:
+    def _take_entry(self, committed: EntryCommitted) -> Iterator[Chunk]:
+        match committed:
+            case EntryCommitted(body=payloads.UserMessage() as sent, entry=entry):
                 if sent.input_id or entry.refs.get("request_id") != self._request_id:
                     name = sent.input_id or entry.refs.get("request_id") or entry.id
                     yield {"type": "steering-message", "id": name, "parts": self._convert(sent.content)}
-            case payloads.AssistantMessage() as reply:
-                yield from self._take_reply(entry.refs.get("call_id") or entry.id, reply)
-            case payloads.ToolMessage() as result if not result.late and result.tool_call_id not in self._answered:
-                yield from self._take_result(result)
-            case payloads.ApprovalPayload() as decision if decision.tool_call_id not in self._decided:
-                yield from self._request_approval(decision.tool_call_id)
+            case EntryCommitted(body=payloads.AssistantMessage() as reply):
+                yield from self._take_reply(committed.call_id, reply)
+            case EntryCommitted(body=payloads.ToolMessage(late=False) as result):
+                if result.tool_call_id not in self._answered:
+                    yield from self._take_result(result)
+            case EntryCommitted(body=payloads.ApprovalPayload() as decision):
                 yield from self._take_decision(decision)
-            case payloads.ApprovalPayload(tool_call_id=known, decision="deny"):
-                self._denied.add(known)
-            case payloads.RunPayload() as outcome:
+            case EntryCommitted(body=payloads.RunPayload() as outcome):
                 yield from self._end(outcome)
 
+    def finish(self, reason: str = "tool-calls", usage: Mapping[str, Any] | None = None) -> Iterator[Chunk]:
+        """Make the last chunks of a message that is complete, or waits for its client."""
+        yield from self._end_step()
+        metadata = {"requestId": self._request_id, **({"usage": usage} if usage else {})}
+        yield {"type": "finish", "finishReason": reason, "messageMetadata": metadata}
+
     def _take_decision(self, decision: payloads.ApprovalPayload) -> Iterator[Chunk]:
-        approved = decision.decision == "approve"
-        self._decided.add(decision.tool_call_id)
+        name, approved = decision.tool_call_id, decision.decision == "approve"
         if not approved:
-            self._denied.add(decision.tool_call_id)
-        reason = {"reason": decision.reason} if decision.reason else {}
-        name = decision.tool_call_id
-        yield {"type": "tool-approval-response", "approvalId": name, "approved": approved, **reason}
+            self._denied.add(name)
+        if name not in self._decided:
+            self._decided.add(name)
+            yield from self._request_approval(name)
+            reason = {"reason": decision.reason} if decision.reason else {}
+            yield {"type": "tool-approval-response", "approvalId": name, "approved": approved, **reason}
 
     def _request_approval(self, tool_call_id: str) -> Iterator[Chunk]:
-        if tool_call_id in self.open_calls and tool_call_id not in self._requested:
+        if tool_call_id in self.turn.calls and tool_call_id not in self._requested:
             self._requested.add(tool_call_id)
             yield {"type": "tool-approval-request", "approvalId": tool_call_id, "toolCallId": tool_call_id}
         # The event may come before the entry with the call.
         self._wanted.add(tool_call_id)
 
     def _take_reply(self, call_id: str, reply: payloads.AssistantMessage) -> Iterator[Chunk]:
-        texts = {"reasoning": reply.thinking or "", "text": reply.text}
-        self._stop_reason = reply.recipe.stop_reason if reply.recipe else None
-        step = yield from self._enter(call_id)
-        if any(not text.startswith(step.texts.get(kind, "")) for kind, text in texts.items()):
-            yield from self._reset(call_id)
-        for kind, text in texts.items():
-            yield from self._show(step, kind, text)
-        yield from self._end_parts(step)
+        yield from self._enter(call_id)
+        yield from self._end_parts()
         yield from (part for part in self._convert(reply.content) if part["type"] == "file")
         for number, page in enumerate(list_cited_pages(reply.citations or ()), 1):
             title = {"title": page["title"]} if "title" in page else {}
@@ -332,7 +309,6 @@ class ReplyChunks:
                 output = {key: value for key, value in provided.items() if key in ("output", "sources")}
                 yield {"type": "tool-output-available", "output": output, **own}
         for call in reply.tool_calls or ():
-            self.open_calls.add(call["id"])
             shown = {"toolCallId": call["id"], "toolName": call["name"], "input": call["arguments"]}
             yield {"type": "tool-input-available", **shown}
             if call["id"] in self._wanted:
@@ -340,7 +316,6 @@ class ReplyChunks:
 
     def _take_result(self, result: payloads.ToolMessage) -> Iterator[Chunk]:
         name = result.tool_call_id
-        self.open_calls.discard(name)
         self._answered.add(name)
         if name in self._denied:
             yield {"type": "tool-output-denied", "toolCallId": name}
@@ -368,7 +343,7 @@ class ReplyChunks:
         reason = _FINISH_REASONS.get(outcome.termination_reason, "other")
         if outcome.status == "completed":
             # A reply that ends with the request may be cut all the same.
-            reason = _FINISH_REASONS.get(self._stop_reason or "", reason)
+            reason = _FINISH_REASONS.get(self.turn.stop_reason or "", reason)
         elif outcome.status == "failed":
             reason = "content-filter" if outcome.termination_reason == "content_refused" else "error"
             text = outcome.error.message if outcome.error else outcome.termination_reason
@@ -377,52 +352,31 @@ class ReplyChunks:
             yield {"type": "abort", "reason": outcome.termination_reason}
         yield from self.finish(reason, usage)
 
-    def _grow(self, event: TextAdded | ThinkingAdded, kind: str) -> Iterator[Chunk]:
-        """Send the new part of a text that grows."""
-        step = yield from self._enter(event.call_id)
-        shown = step.texts.get(kind, "")
-        if event.offset > len(shown):
-            return  # A part is missing: the entry has it.
-        text = shown[: event.offset] + event.text
-        if not text.startswith(shown):
-            others = {other: known for other, known in step.texts.items() if other != kind}
-            yield from self._reset(event.call_id)
-            for other, known in others.items():
-                yield from self._show(step, other, known)
-        yield from self._show(step, kind, text)
-
-    def _enter(self, call_id: str) -> Generator[Chunk, None, _Step]:
+    def _enter(self, call_id: str) -> Iterator[Chunk]:
         """Begin the step of a model call, unless it has begun."""
-        if self._step is None or self._step.call_id != call_id:
-            if self._step is not None:
-                yield from self._end_parts(self._step)
-                yield {"type": "finish-step"}
-            self._step = _Step(call_id)
+        if self._step != call_id:
+            yield from self._end_step()
+            self._step = call_id
             yield {"type": "start-step"}
-        return self._step
 
-    def _reset(self, call_id: str) -> Iterator[Chunk]:
-        """Take back what the client has of a model call: its reply begins anew."""
-        step = self._step
-        if step is not None and step.call_id == call_id and step.texts:
-            step.texts, step.open = {}, []
-            yield {"type": "reset-step"}
+    def _end_step(self) -> Iterator[Chunk]:
+        if self._step is not None:
+            yield from self._end_parts()
+            yield {"type": "finish-step"}
 
-    def _show(self, step: _Step, kind: str, text: str) -> Iterator[Chunk]:
-        """Send what the client lacks of a text that begins with what it has."""
-        name, shown = f"{step.call_id}-{kind}", step.texts.get(kind, "")
-        if len(text) == len(shown):
-            return
-        if kind not in step.open:
-            step.open.append(kind)
-            yield {"type": f"{kind}-start", "id": name}
-        step.texts[kind] = text
-        yield {"type": f"{kind}-delta", "id": name, "delta": text[len(shown) :]}
+    def _show(self, part: str, text: str) -> Iterator[Chunk]:
+        """Send more of a part of the step."""
+        if text:
+            name = f"{self._step}-{part}"
+            if part not in self._parts:
+                self._parts.append(part)
+                yield {"type": f"{part}-start", "id": name}
+            yield {"type": f"{part}-delta", "id": name, "delta": text}
 
-    def _end_parts(self, step: _Step) -> Iterator[Chunk]:
-        for kind in step.open:
-            yield {"type": f"{kind}-end", "id": f"{step.call_id}-{kind}"}
-        step.open = []
+    def _end_parts(self) -> Iterator[Chunk]:
+        for part in self._parts:
+            yield {"type": f"{part}-end", "id": f"{self._step}-{part}"}
+        self._parts = []
 
     def _convert(self, content: Content) -> list[Chunk]:
         return convert_content(content, self._blob_url)
@@ -463,8 +417,8 @@ async def convert_thread(
     chunks: ReplyChunks | None = None
 
     def apply(event: SessionEvent) -> None:
-        if chunks is not None:
-            apply_chunks(converted[-1], chunks.take(event))
+        for change in chunks.turn.take(event) if chunks else ():
+            apply_chunks(converted[-1], chunks.take(change) if chunks else ())
 
     async for entry in entries:
         sent = entry.body if entry.kind == "ai_message" else None

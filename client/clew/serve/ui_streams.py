@@ -17,17 +17,16 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from clew.ag_ui import run_agent
-from clew.ag_ui.parts import BlobUrl
+from clew.ag_ui.ag_ui_parts import BlobUrl
 from clew.serve.access import Authorized, Caller
 from clew.serve.answers import show
 from clew.serve.bodies import read_body
 from clew.serve.problems import InvalidParameter, make_body
 from clew.serve.streams import SentEvent, stream_events
-from clew.serve.ui_messages import ReplyChunks, UiMessage, convert_thread, read_message
+from clew.serve.ui_messages import Chunk, ReplyChunks, UiMessage, convert_thread, read_message
 from clew.serve.worker_watch import WatchedRoute
 from clew.session import Session
-from clew.session.events import EntryCommitted, OpenCalls
-from clew.session.options import SessionOptions
+from clew.session.events import EntryCommitted, Waits
 from clew.session.request import Request as SessionRequest
 from clew_workflows.contract import ExternalToolSpec, SessionStatus
 from clew_workflows.contract.config import ExternalTools
@@ -84,7 +83,7 @@ async def send_chat(
         raise InvalidParameter(
             "a session keeps what was said: fork it before the message, and send the message there", param="trigger"
         )
-    session = await _open(caller, body.id, body.external_tools, agent=body.agent, model=body.model)
+    session = await _open(caller, body.id, body.external_tools, body.agent, body.model)
     blob_url = _make_blob_url(body.id)
     if newest.role == "assistant":
         request_id = None
@@ -92,10 +91,9 @@ async def send_chat(
             request_id = await _answer_calls(session, newest, caller.key.name)
         followed = session.request(request_id) if request_id else None
         chunks = ReplyChunks(request_id or "", newest, blob_url)
-    else:
-        followed = await session.message(read_message(newest), request_id=newest.id)
-        chunks = ReplyChunks(newest.id, None, blob_url)
-    return await _stream_chat(request, caller, session, followed, chunks)
+        return await _stream_chat(request, caller, session, followed, chunks)
+    followed = await session.message(read_message(newest), request_id=newest.id)
+    return await _stream_chat(request, caller, session, followed, ReplyChunks(newest.id, None, blob_url), is_new=True)
 
 
 @router.get("/v1/ui/chat/{chat_id}/stream", response_class=StreamingResponse, responses={204: {}})
@@ -135,13 +133,14 @@ async def list_chat(caller: Authorized, chat_id: str) -> list[dict[str, Any]]:
 
 
 async def _open(
-    caller: Caller, session_id: str, external_tools: tuple[ExternalToolSpec, ...] | None, **named: str | None
+    caller: Caller,
+    session_id: str,
+    external_tools: tuple[ExternalToolSpec, ...] | None,
+    agent: str | None = None,
+    model: str | None = None,
 ) -> Session:
     """Open the session of a chat, and let it offer the client's tools."""
-    config: SessionOptions = {"agent": named.get("agent"), "model": named.get("model")}
-    if external_tools is not None:
-        config["external_tools"] = external_tools
-    session = await caller.open(session_id, **config)
+    session = await caller.open(session_id, agent=agent, model=model, external_tools=external_tools)
     if external_tools is not None:
         wanted = [tool.model_dump(mode="json") for tool in external_tools]
         status = await session.status()
@@ -199,10 +198,38 @@ def _list_own_tools(status: SessionStatus) -> frozenset[str]:
 
 
 async def _stream_chat(
-    request: Request, caller: Caller, session: Session, followed: SessionRequest | None, chunks: ReplyChunks
+    request: Request,
+    caller: Caller,
+    session: Session,
+    followed: SessionRequest | None,
+    chunks: ReplyChunks,
+    *,
+    is_new: bool = False,
 ) -> StreamingResponse:
+    """Stream the chunks of a message until its request has an outcome, or waits for the client."""
+
+    async def follow() -> AsyncGenerator[Chunk, None]:
+        yield chunks.start()
+        if followed is not None:
+            async with aclosing(chunks.turn.fold(followed._follow(is_fresh=not is_new))) as changes:
+                async for change in changes:
+                    shown = caller.reader.show_event(change)
+                    if isinstance(shown, EntryCommitted) and isinstance(ended := shown.body, RunPayload):
+                        await caller.forget_unresolved(session, ended.error.type if ended.error else None)
+                    for chunk in chunks.take(shown):
+                        # Pages of AI SDK 6 do not know it, and fail. What follows a decision tells it, too.
+                        if chunk["type"] != "tool-approval-response":
+                            yield chunk
+                        if chunk["type"] == "finish":
+                            return
+                    # A page sends nothing before each call of the reply has a result, or waits for the page.
+                    if isinstance(change, Waits) and not change.others_run and await _are_own(session, change):
+                        break
+        for chunk in chunks.finish():
+            yield chunk
+
     async def make() -> AsyncGenerator[SentEvent, None]:
-        async with aclosing(_follow(caller, session, followed, chunks)) as following:
+        async with aclosing(follow()) as following:
             async for chunk in following:
                 yield SentEvent(json.dumps(chunk, ensure_ascii=False, separators=(",", ":")))
         yield DONE
@@ -214,35 +241,9 @@ async def _stream_chat(
     return await stream_events(request, make(), encode_error=encode_error, resumes=False, headers=UI_HEADERS)
 
 
-async def _follow(
-    caller: Caller, session: Session, followed: SessionRequest | None, chunks: ReplyChunks
-) -> AsyncGenerator[dict[str, Any], None]:
-    """Make the chunks of a message until its request has an outcome, or waits for the client."""
-    yield chunks.start()
-    if followed is not None:
-        calls = OpenCalls()
-        async with aclosing(followed.events()) as events:
-            async for event in events:
-                calls.take(event)
-                ended = event.entry.body if isinstance(event, EntryCommitted) and event.entry.kind == "run" else None
-                if isinstance(ended, RunPayload) and ended.error is not None:
-                    await caller.forget_unresolved(session, ended.error.type)
-                for chunk in chunks.take(caller.reader.show_event(event)):
-                    # Pages of AI SDK 6 do not know it, and fail. What follows a decision tells it, too.
-                    if chunk["type"] != "tool-approval-response":
-                        yield chunk
-                if ended is not None:
-                    return
-                # A page sends nothing before each call of the reply has a result, or waits for the page.
-                if calls.all_wait and _are_own(calls, status := await session.status()) and calls.still_wait(status):
-                    break
-    for chunk in chunks.finish():
-        yield chunk
-
-
-def _are_own(calls: OpenCalls, status: SessionStatus) -> bool:
+async def _are_own(session: Session, waits: Waits) -> bool:
     """Whether the results that calls wait for are those of the client's own tools: it answers them."""
-    return {call.name for call in calls.results} <= _list_own_tools(status)
+    return not waits.results or {call.name for call in waits.results} <= _list_own_tools(await session.status())
 
 
 # AG-UI.
@@ -266,8 +267,8 @@ async def run_named_agent(
 
 async def _run(request: Request, caller: Caller, run: RunAgentInput, agent: str | None = None) -> StreamingResponse:
     tools = _read_tools(run) if run.messages and isinstance(run.messages[-1], UserMessage) else None
-    session = await _open(caller, run.thread_id, tools, agent=agent)
-    names = [tool["name"] for tool in (await session.status()).config.get("external_tools", ())]
+    session = await _open(caller, run.thread_id, tools, agent)
+    names = _list_own_tools(await session.status())
     blob_url = _make_blob_url(run.thread_id)
 
     async def make() -> AsyncGenerator[SentEvent, None]:

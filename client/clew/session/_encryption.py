@@ -7,8 +7,8 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 
 from temporalio.client import Client
 
-from clew_workflows.contract import MAX_TOKEN_BYTES
 from clew_workflows.contract.errors import InvalidInput, NewerVersion, TokenMalformed, TokenVersion
+from clew_workflows.contract.limits import MAX_TOKEN_BYTES
 from clew_workflows.encryption import Encryption, encrypt_payloads, find_sealer, read_encryption
 from clew_workflows.values import Format
 

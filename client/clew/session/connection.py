@@ -35,11 +35,11 @@ from temporalio.service import RPCError, TLSConfig
 
 from clew.session._encryption import decrypt_token, encrypt_client
 from clew.session.handle import STARTING_SECONDS, SessionHandle, name_repetition, run_service
-from clew.session.listing import SessionLists
-from clew.session.options import EntryFilters, SessionOptions
-from clew.session.reading import read_status, read_thread
+from clew.session.keywords import EntryFilters, SessionOptions
 from clew.session.session import Session
-from clew.session.transport import INTERRUPTED, dump_input, make_input, make_interrupted, translate_error
+from clew.session.session_lists import SessionLists
+from clew.session.session_reads import read_status, read_thread
+from clew.session.transport import INTERRUPTED, drop_absent, dump_input, make_input, make_interrupted, translate_error
 from clew_workflows.contract import (
     AGENTS_WORKFLOW,
     DELETE_WORKFLOW,
@@ -174,7 +174,7 @@ class Clew(SessionLists):
             "rpc_metadata": rpc_metadata,
             "runtime": runtime,
         }
-        config |= {name: value for name, value in options.items() if value is not None}
+        config |= drop_absent(options)
         config |= {"data_converter": data_converter, "interceptors": interceptors, "plugins": plugins}
         config["payload_limits"] = PAYLOAD_LIMITS
         try:
@@ -205,7 +205,7 @@ class Clew(SessionLists):
             NotFound: There is no such session, and neither an `agent` nor a `model` to start it with.
         """
         validate_session_id(session_id)
-        fields = {name: value for name, value in config.items() if value is not None}
+        fields = drop_absent(config)
         handle, known, status = self._make_handle(session_id), dict[str, Any](), None
         if fields.keys().isdisjoint(("agent", "model")):
             try:

@@ -202,12 +202,7 @@ class SessionHandle:
         return receipt
 
     async def query(
-        self,
-        name: str,
-        argument: BaseModel | None = None,
-        *,
-        only_open: bool = False,
-        seconds: float = QUERY_SECONDS,
+        self, name: str, argument: BaseModel | None = None, *, only_open: bool = False, seconds: float = QUERY_SECONDS
     ) -> dict[str, Any]:
         """Query the session's workflow. A query that arrives during start-up is repeated.
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import timedelta
 from typing import Any, Generic, cast
 
 from pydantic import PrivateAttr, TypeAdapter
 from temporalio.api.common.v1 import Payload, WorkflowExecution
-from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryReverseRequest
 from temporalio.client import WorkflowUpdateHandle
 from temporalio.converter import WorkflowSerializationContext
@@ -20,21 +19,23 @@ from temporalio.service import RPCError
 from typing_extensions import TypeVar
 
 from clew.session.events import SessionEvent, follow_request, wait_for_decision
-from clew.session.events.server import MODEL_CALL, describe, read_flights
+from clew.session.events.history_polls import MODEL_CALL, describe, read_flights
 from clew.session.handle import SessionHandle
-from clew.session.reading import read_entries
+from clew.session.session_reads import read_entries
 from clew.session.transport import Pauses, read_answer
 from clew_workflows.contract import AwaitRequestInput, EntriesQuery
 from clew_workflows.contract.errors import RequestFailed
 from clew_workflows.contract.outcomes import RequestOutcome
+from clew_workflows.contract.outputs import LiveStatus
 from clew_workflows.contract.payloads import AssistantMessage
+from clew_workflows.thread.entries import Entry
 
-# Read the answer of a request from the end of its session's history. No worker takes part in that, as in a query.
+# Read the answer of a request from its session's history: its text is the result of the run's last model call. No
+# worker takes part, and the server counts no action, as it does for a query.
 
 
-NEWEST_BATCHES = 6
-"""What is read: events that the server has written together are a batch. The batch that schedules the last model call
-of a turn is usually the fourth from its end."""
+BATCHES = 6
+"""Batches that are read at once: events that the server has written together."""
 CALL_TIMEOUT = timedelta(seconds=5)
 """Time within which the server must return them."""
 
@@ -48,44 +49,45 @@ async def read_newest_answer(handle: SessionHandle, workflow_run_id: str, outcom
         outcome: The outcome.
 
     Returns:
-        The text. None: the session must be asked. The call is not among the newest events, another one has ended
-        since, the answer was not the last that the run committed, or the worker writes its results in another form.
+        The text. None: the session must be asked. A call of another run has ended since, the answer was not the last
+        that the run committed, or the worker writes its results in another form.
     """
     if outcome.answer_seq is None or outcome.last_seq != outcome.answer_seq + 1:
         return None
-    request = GetWorkflowExecutionHistoryReverseRequest(
-        namespace=handle.client.namespace,
-        execution=WorkflowExecution(workflow_id=handle.session_id, run_id=workflow_run_id),
-        maximum_page_size=NEWEST_BATCHES,
-    )
     try:
-        service = handle.client.workflow_service
-        page = await service.get_workflow_execution_history_reverse(request, timeout=CALL_TIMEOUT)
-        argument, result = _find_newest_call(page.history.events)
-        context = WorkflowSerializationContext(handle.client.namespace, handle.session_id)
-        converter = handle.client.data_converter.with_context(context)
-        call, answered = await converter.decode([argument, result], [dict, dict])
+        call, answered = await _find_newest_call(handle, workflow_run_id)
         text = answered["reply"]["content"]
         return text if call["run_id"] == outcome.run_id and isinstance(text, str) else None
     except Exception:  # a payload codec of the caller's may raise anything
         return None
 
 
-def _find_newest_call(newest_first: Sequence[HistoryEvent]) -> tuple[Payload, Payload]:
+async def _find_newest_call(handle: SessionHandle, workflow_run_id: str) -> list[Any]:
     """Find what the newest model call with a result was given, and the result.
 
     Raises:
-        LookupError: There is none among the events.
+        LookupError: The workflow run has none.
     """
-    results: dict[int, Payload] = {}
-    for event in newest_first:
-        completed = event.activity_task_completed_event_attributes
-        if completed.scheduled_event_id:
-            results[completed.scheduled_event_id] = completed.result.payloads[0]
-        scheduled = event.activity_task_scheduled_event_attributes
-        if scheduled.activity_type.name == MODEL_CALL and event.event_id in results:
-            return scheduled.input.payloads[0], results[event.event_id]
-    raise LookupError(MODEL_CALL)
+    client, results = handle.client, dict[int, Payload]()
+    request = GetWorkflowExecutionHistoryReverseRequest(
+        namespace=client.namespace,
+        execution=WorkflowExecution(workflow_id=handle.session_id, run_id=workflow_run_id),
+        maximum_page_size=BATCHES,
+    )
+    converter = client.data_converter.with_context(WorkflowSerializationContext(client.namespace, handle.session_id))
+    while True:
+        page = await client.workflow_service.get_workflow_execution_history_reverse(request, timeout=CALL_TIMEOUT)
+        for event in page.history.events:
+            completed = event.activity_task_completed_event_attributes
+            if completed.scheduled_event_id:
+                results[completed.scheduled_event_id] = completed.result.payloads[0]
+            scheduled = event.activity_task_scheduled_event_attributes
+            if scheduled.activity_type.name == MODEL_CALL and event.event_id in results:
+                payloads = [scheduled.input.payloads[0], results[event.event_id]]
+                return await converter.decode(payloads, [dict, dict])
+        if not page.next_page_token:
+            raise LookupError(MODEL_CALL)
+        request.next_page_token = page.next_page_token
 
 
 T = TypeVar("T", default=str)
@@ -183,10 +185,17 @@ class Request(Generic[T]):
             Refusal: The session has refused the message after it had accepted it.
             UnknownRequest: The session knows no request with this id.
         """
-        following = follow_request(self._handle, self.request_id, self._wait_for_outcome)
-        async with aclosing(following) as events:
+        async with aclosing(self._follow()) as events:
             async for event in events:
-                yield event
+                if not isinstance(event, LiveStatus):
+                    yield event
+
+    def _follow(
+        self, *, behind: Entry | None = None, is_fresh: bool = False
+    ) -> AsyncGenerator[SessionEvent | LiveStatus, None]:
+        """Follow the request as faces do: with the session's status, behind an entry or from its first one on."""
+        wait = self._wait_for_outcome
+        return follow_request(self._handle, self.request_id, wait, behind=behind, is_fresh=is_fresh)
 
     async def _wait_for_decision(self) -> None:
         """Wait until the session has decided about a message that it has accepted.

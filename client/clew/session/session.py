@@ -14,13 +14,13 @@ from typing_extensions import TypeForm
 
 from clew.content import AnyContent
 from clew.session._encryption import encrypt_token
-from clew.session.blobs import BlobSource
 from clew.session.events import SessionEvent, follow_session
 from clew.session.handle import SessionHandle, make_id, name_repetition
-from clew.session.options import ConfigChanges, InputOptions, MessageOptions
-from clew.session.reading import SessionReads, read_newest_entry, read_thread
+from clew.session.keywords import ConfigChanges, InputOptions, MessageOptions
 from clew.session.request import Request, TypedRequest, make_request, warn_of_retries
-from clew.session.transport import make_input
+from clew.session.session_blobs import BlobSource
+from clew.session.session_reads import SessionReads, read_newest_entry, read_thread
+from clew.session.transport import drop_absent, make_input
 from clew_workflows.contract import (
     FORK_WORKFLOW,
     TASK_QUEUE,
@@ -41,8 +41,9 @@ from clew_workflows.contract import (
 )
 from clew_workflows.contract.content import Blob, Content
 from clew_workflows.contract.errors import NotFound
+from clew_workflows.contract.limits import UPLOAD_SECONDS
 from clew_workflows.contract.messages import Message
-from clew_workflows.contract.names import UPLOAD_SECONDS, name_fork
+from clew_workflows.contract.names import name_fork
 from clew_workflows.contract.outputs import (
     ApprovalReceipt,
     CancelReceipt,
@@ -51,6 +52,7 @@ from clew_workflows.contract.outputs import (
     ConfigureReceipt,
     HibernateReceipt,
     InputReceipt,
+    LiveStatus,
     OperationReceipt,
     SummaryReceipt,
     ToolResultReceipt,
@@ -356,7 +358,8 @@ class Session(SessionReads):
         """
         async with aclosing(follow_session(self._handle, from_seq)) as events:
             async for event in events:
-                yield event
+                if not isinstance(event, LiveStatus):
+                    yield event
 
     async def put_blob(
         self, source: BlobSource, *, media_type: str | None = None, name: str | None = None, direct: bool = False
@@ -541,8 +544,8 @@ async def _submit(
 async def _operate(
     handle: SessionHandle, op_id: str, context_ref: str | None, operation: dict[str, Any]
 ) -> OperationReceipt:
-    fields = {name: value for name, value in operation.items() if value is not None}
-    command = make_input(ContextOperation, {"op_id": op_id, "context_ref": context_ref, "operation": fields})
+    fields = {"op_id": op_id, "context_ref": context_ref, "operation": drop_absent(operation)}
+    command = make_input(ContextOperation, fields)
     return await handle.call("submit_context_operation", command, OperationReceipt)
 
 

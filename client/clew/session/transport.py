@@ -52,7 +52,7 @@ from clew_workflows.contract.errors import (
     make_error,
     make_refusal,
 )
-from clew_workflows.contract.names import MAX_MESSAGE_BYTES
+from clew_workflows.contract.limits import MAX_MESSAGE_BYTES
 from clew_workflows.contract.validation import translate_validation_error
 from clew_workflows.temporal_faults.cancelled_calls import keep_cancellations
 from clew_workflows.temporal_faults.refused_updates import raise_refusal
@@ -94,7 +94,7 @@ def make_input(model: type[M], fields: Mapping[str, Any]) -> M:
         InvalidInput: A field is unknown, missing or not valid.
         InvalidOperation: The context operation is malformed.
     """
-    values = {name: value for name, value in fields.items() if value is not None}
+    values = drop_absent(fields)
     if isinstance(tools := values.get("external_tools"), list | tuple):
         values["external_tools"] = [_describe(tool) if isinstance(tool, ExternalTool) else tool for tool in tools]
     try:
@@ -104,6 +104,11 @@ def make_input(model: type[M], fields: Mapping[str, Any]) -> M:
         raise translate_validation_error(model, error) from None
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidInput(f"cannot be written as JSON: {error}") from None
+
+
+def drop_absent(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Copy the fields that are not None."""
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _describe(tool: ExternalTool) -> dict[str, Any]:
@@ -256,13 +261,7 @@ class Pauses:
 
 
 async def send_update(
-    client: Client,
-    session_id: str,
-    name: str,
-    argument: BaseModel,
-    update_id: str,
-    *,
-    awaits_answer: bool = False,
+    client: Client, session_id: str, name: str, argument: BaseModel, update_id: str, *, awaits_answer: bool = False
 ) -> WorkflowUpdateHandle[dict[str, Any]]:
     """Send an update and return when it is accepted; with `awaits_answer` later, if the answer comes soon.
 

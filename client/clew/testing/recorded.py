@@ -26,7 +26,7 @@ from clew.tools import ToolDefinition
 from clew_activities.providers import load_providers
 from clew_activities.tools.registry import collect_tools
 from clew_activities.worker import make_workflow_sandbox
-from clew_activities.worker.assembly import WORKFLOWS
+from clew_activities.worker.environment import WORKFLOWS
 from clew_audit.evaluation import CALLS_AT_ONCE, Evaluation, evaluate_thread
 from clew_audit.histories import SavedHistories
 from clew_audit.json_lines import FileDamaged

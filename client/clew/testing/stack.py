@@ -32,12 +32,12 @@ from clew.testing.scripts import Script, ScriptedRequest, Scripts, Stuck, make_p
 from clew.testing.view import ThreadView
 from clew.tools import Tool, ToolDefinition
 from clew_activities.archive import Store
-from clew_activities.checkpoints import Keys
+from clew_activities.checkpoint_signing import Keys
 from clew_activities.model.model_table import TakenMedia
 from clew_activities.providers import make_http_client
 from clew_activities.tools.registry import Tools, collect_tools
-from clew_activities.worker import SessionWorker, make_worker
-from clew_activities.worker.assembly import ALL_WORK, Work
+from clew_activities.worker import SessionWorker, WorkerSettings, make_worker
+from clew_activities.worker.environment import ALL_WORK, Work
 from clew_workflows.contract.errors import ClewError
 from clew_workflows.contract.outputs import PendingCall, SessionStatus
 
@@ -355,16 +355,18 @@ class Stack:
     def _make_worker(self, task_queue: str, serves: Collection[Work], client: Client) -> SessionWorker:
         return make_worker(
             client,
-            task_queue=task_queue,
-            providers=self._providers,
-            tools=self._tools,
-            agents=self._agents,
-            http=self._http,
-            store=self._store,
-            keys=self._keys,
-            grace=timedelta(0),
-            serves=serves,
-            own_models=self._scripts.own_models,
+            WorkerSettings(
+                task_queue=task_queue,
+                providers=self._providers,
+                tools=self._tools,
+                agents=self._agents,
+                store=self._store,
+                keys=self._keys,
+                grace=timedelta(0),
+                serves=serves,
+                own_models=self._scripts.own_models,
+            ),
+            self._http,
         )
 
     async def _stop_workers(self) -> None:

@@ -2,11 +2,11 @@
 
 Tested in other modules:
 
-`blobs`: tests/workflows/test_blobs
-`errors`: test_store
+`blob_store`: tests/workflows/test_blobs
+`archive_errors`: test_store
 `fork_session`: tests/workflows/test_forking
-`listing`: tests/clew/session/test_listing
-`reading`: tests/workflows/test_reading, tests/workflows/test_read_context
+`archived_sessions`: tests/clew/session/test_session_lists
+`read_for_clients`: tests/workflows/test_reading, tests/workflows/test_read_context
 `thread_source`: tests/contract/test_hostile_archive, test_deletion
 `uploads`: test_signing, tests/workflows/test_uploads
 """

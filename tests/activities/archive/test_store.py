@@ -21,8 +21,8 @@ from clew_activities.archive import (
     StoreUnavailable,
     open_store,
 )
+from clew_activities.archive.archive_errors import KeyMissing
 from clew_activities.archive.backends import MAX_OBJECT_BYTES
-from clew_activities.archive.errors import KeyMissing
 from clew_workflows.encryption import Encryption
 from tests.support.archives import list_objects, make_entries, read_files
 from tests.support.encrypted import Reversing, make_encryption

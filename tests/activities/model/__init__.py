@@ -2,6 +2,6 @@
 
 Tested in other modules:
 
-`summarize`: tests/contract/test_summaries, tests/workflows/test_summaries
+`summarize`: tests/contract/test_summaries, tests/workflows/session/test_summaries
 `validation_process`: test_structured_output
 """

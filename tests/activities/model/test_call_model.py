@@ -16,12 +16,12 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import ActivityEnvironment
 
 from clew import Request, Session
-from clew.contract import ContextQuery, ModelOptions
-from clew.local import Reply, scripted_model
+from clew.contract import ContextQuery, ExternalToolSpec, ModelOptions
+from clew.local import Reply, ToolCall, scripted_model
 from clew_activities.model import call_model
 from clew_activities.model.model_table import find_prices
 from clew_activities.providers import ProviderError, load_providers
-from clew_activities.providers.errors import (
+from clew_activities.providers.provider_errors import (
     ContextLengthExceeded,
     EmptyReply,
     RateLimited,
@@ -33,7 +33,7 @@ from clew_workflows.contract.names import name_model_queue
 from clew_workflows.contract.outcomes import compute_cost_usd
 from clew_workflows.contract.outputs import Context
 from clew_workflows.contract.policy import ContextPolicy
-from clew_workflows.host import ingress
+from clew_workflows.host import ingress, retries
 from clew_workflows.host.runtime import LOCAL_CONTEXTS
 from clew_workflows.protocol import ModelAnswered, Outdated
 from clew_workflows.session import views
@@ -363,7 +363,7 @@ async def test_the_text_of_a_reply_that_a_fallback_begins_anew_is_not_kept() -> 
 async def test_a_provider_that_sends_nothing_is_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not waited for as long as where there is no other model."""
     monkeypatch.setattr(call_model, "SILENCE_BEFORE_FALLBACK", 0.1)
-    monkeypatch.setattr(call_model, "TIME_BEFORE_FALLBACK", timedelta(seconds=0.1))
+    monkeypatch.setattr(retries, "TIME_BEFORE_FALLBACK", timedelta(seconds=0.1))
     session, silence = open_session(fallbacks=("scripted:other",)), asyncio.Event()
     async with run_fake_server() as server, httpx.AsyncClient(trust_env=False) as http:
         server.answer(silence)
@@ -435,6 +435,15 @@ def test_every_provider_error_keeps_what_it_knows(
     assert (failure.type, failure.message, failure.non_retryable) == (error.type, error.message, final)
     assert list(failure.details) == ([details] if details else [])
     assert failure.next_retry_delay == (None if error.retry_after is None else timedelta(0))
+
+
+async def test_the_arguments_of_a_reply_are_checked_where_it_is_made() -> None:
+    """By the schemas of the context's tools: the session reads what is wrong."""
+    city = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    tools = (ExternalToolSpec(name="weather", description="Ask the page.", parameters=city),)
+    calls = [ToolCall("weather", {name: "Rome"}, f"of-{name}") for name in ("city", "town")]
+    answer, _ = await call_once(Queried(open_session(external_tools=tools)), Reply(tool_calls=calls))
+    assert [call.problem for call in answer.reply.tool_calls] == [None, "city: it is missing"]
 
 
 async def test_a_reply_says_what_it_cost() -> None:

@@ -10,10 +10,11 @@ from temporalio.exceptions import ApplicationError
 
 from clew.local import Reply, scripted_model
 from clew_activities.archive import Archive, Store, StoreUnavailable
-from clew_activities.archive.blobs import Blobs
+from clew_activities.archive.blob_store import Blobs
 from clew_activities.model import call_model
 from clew_activities.providers import load_providers
 from clew_workflows.contract.content import Blob
+from clew_workflows.host.retries import MAX_WASTED_ATTEMPTS
 from clew_workflows.protocol import ModelAnswered
 from tests.support.media import make_png
 from tests.support.model_calls import Queried, make_activities, make_environment, open_session
@@ -71,10 +72,10 @@ async def test_an_archive_that_takes_nothing_fails_the_attempt(monkeypatch: pyte
     """The attempt is repeated, since the drawing is lost, and not for ever, since each was paid for."""
     monkeypatch.setattr(call_model, "FIRST_PAUSE_SECONDS", 0.01)
     beats: list[tuple[Any, ...]] = [()]
-    for attempt in range(1, call_model.MAX_WASTED_ATTEMPTS + 1):
+    for attempt in range(1, MAX_WASTED_ATTEMPTS + 1):
         with pytest.raises(ApplicationError) as failed:
             await draw(Failing(100), attempt=attempt, beats=beats)
-        is_final = attempt == call_model.MAX_WASTED_ATTEMPTS
+        is_final = attempt == MAX_WASTED_ATTEMPTS
         assert (failed.value.type, failed.value.non_retryable) == ("archive_unavailable", is_final)
 
 

@@ -9,11 +9,11 @@ import pytest
 from temporalio.exceptions import ApplicationError
 
 from clew_activities.archive import Archive, Store
-from clew_activities.archive.blobs import Blobs
+from clew_activities.archive.blob_store import Blobs
 from clew_activities.model.load_media import MediaLoader
 from clew_activities.providers import ModelRequest
 from clew_activities.providers.anthropic.provider import Anthropic
-from clew_activities.providers.errors import ContextLengthExceeded, MediaRefused
+from clew_activities.providers.provider_errors import ContextLengthExceeded, MediaRefused
 from clew_workflows.contract import ModelOptions
 from clew_workflows.contract.content import Blob, MediaSort
 from tests.support.media import make_pdf, make_png

@@ -11,16 +11,16 @@ import pytest
 from temporalio.testing import ActivityEnvironment
 
 from clew import Agent, Tool, tool
-from clew_activities.archive import Archive, Store, listing
-from clew_activities.archive.listing import SearchAttributes
+from clew_activities.archive import Archive, Store, archived_sessions
+from clew_activities.archive.archived_sessions import SearchAttributes
 from clew_activities.model.model_table import find_prices
 from clew_activities.model.prepare import PrepareActivities
 from clew_activities.providers import load_providers
 from clew_activities.tools.registry import make_registry
 from clew_activities.tools.stored_results import read_result, view_blob
 from clew_workflows import contract
+from clew_workflows.contract.limits import MAX_TOOLS_BYTES
 from clew_workflows.contract.messages import canonicalize
-from clew_workflows.contract.names import MAX_TOOLS_BYTES
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.protocol import DescribeModel, ModelProfile, Prepare, Prepared, RolloverThresholds
 
@@ -281,7 +281,7 @@ async def test_a_preparation_that_was_given_up_leaves_no_wrong_list_of_attribute
     async def find_registered(_client: object) -> Any:
         return await next(answers)()
 
-    monkeypatch.setattr(listing, "find_registered", find_registered)
+    monkeypatch.setattr(archived_sessions, "find_registered", find_registered)
     providers = load_providers({"CLEW_PROVIDER_LOCAL_BASE_URL": "http://127.0.0.1:1"})
     archive = Archive(Store.from_url("memory://"), "default")
     activities = PrepareActivities(

@@ -10,4 +10,5 @@ Tested in other modules:
 `dialects`: tests/activities/providers/openai/test_chat, test_fit_tools, tests/providers/test_matrix
 `interface`: test_loading, test_http
 `reply`: test_hostile, test_echoes, test_answer_object
+`endpoint`: tests/activities/providers/openai/test_chat, test_providers
 """

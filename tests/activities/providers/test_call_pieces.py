@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from clew_activities.providers.anthropic.stream import AnthropicDecoder
-from clew_activities.providers.errors import TruncatedStream
 from clew_activities.providers.fit_tools import FittedTool, FittedTools
 from clew_activities.providers.google.stream import GoogleDecoder
 from clew_activities.providers.interface import Decoder
 from clew_activities.providers.openai.chat_stream import OpenAIDecoder
 from clew_activities.providers.openai.responses_stream import ResponsesDecoder
+from clew_activities.providers.provider_errors import TruncatedStream
 from clew_workflows.protocol import RequestedTool
 
 Event = dict[str, Any]

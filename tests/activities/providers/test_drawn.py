@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from clew.contract import ModelOptions
-from clew_activities.providers.errors import EmptyReply
 from clew_activities.providers.google.stream import GoogleDecoder
 from clew_activities.providers.interface import Decoder, ModelRequest
 from clew_activities.providers.openai.chat_stream import OpenAIDecoder
 from clew_activities.providers.openai.responses_stream import ResponsesDecoder
 from clew_activities.providers.options import expects_media
+from clew_activities.providers.provider_errors import EmptyReply
 from clew_activities.providers.reply import MAX_MEDIA, MAX_MEDIA_CHARACTERS, DraftDecoder
 from clew_activities.received_media import NewMedia, Unusable
 from tests.support.media import make_png, make_wav

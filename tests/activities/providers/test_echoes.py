@@ -11,11 +11,11 @@ import pytest
 from clew_activities.providers import RedactedDecoder
 from clew_activities.providers.anthropic.provider import Anthropic
 from clew_activities.providers.dialects import DIALECTS
-from clew_activities.providers.errors import BadRequest, ProviderError, ProviderUnavailable
 from clew_activities.providers.http import stream
 from clew_activities.providers.interface import HttpRequest, ModelRequest, Provider
 from clew_activities.providers.openai.chat import OpenAI
 from clew_activities.providers.openai.chat_stream import OpenAIDecoder
+from clew_activities.providers.provider_errors import BadRequest, ProviderError, ProviderUnavailable
 from clew_activities.providers.redaction import Redaction
 from tests.support.provider_echoes import ANTHROPIC, FAILURES, FORMS, REPLIES, find_leaks
 from tests.support.provider_server import FakeServer, make_redacted_decoder, make_request

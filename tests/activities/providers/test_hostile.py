@@ -20,13 +20,13 @@ from clew_activities.providers.anthropic.provider import Anthropic
 from clew_activities.providers.aws import EVENT_STREAM
 from clew_activities.providers.bedrock.provider import Bedrock
 from clew_activities.providers.dialects import STRICT
-from clew_activities.providers.errors import BadRequest, ProviderError, TruncatedStream
 from clew_activities.providers.google.provider import Google
 from clew_activities.providers.http import HttpSettings, stream
 from clew_activities.providers.interface import Provider
 from clew_activities.providers.openai.chat import OpenAI
 from clew_activities.providers.openai.chat_stream import OpenAIDecoder
 from clew_activities.providers.openai.responses import Responses
+from clew_activities.providers.provider_errors import BadRequest, ProviderError, TruncatedStream
 from clew_activities.providers.redaction import Redaction
 from clew_activities.providers.sanitize import ObjectEnd
 from clew_workflows.protocol import ModelReply
@@ -62,7 +62,7 @@ def responses(server: FakeServer) -> Provider:
 
 
 def bedrock(server: FakeServer) -> Provider:
-    return Bedrock("bedrock", server.url, "us-east-1", KEY)
+    return Bedrock("bedrock", server.url, "us-east-1", api_key=KEY)
 
 
 def add_item(index: int, kind: str, **fields: Any) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 import asyncio
 import json
+import sys
+from collections.abc import AsyncIterator
 from email.utils import formatdate
 from typing import Any
 
@@ -8,7 +10,11 @@ import pytest
 
 from clew_activities.providers.anthropic.provider import Anthropic
 from clew_activities.providers.dialects import DIALECTS, STRICT
-from clew_activities.providers.errors import (
+from clew_activities.providers.http import HttpSettings, stream
+from clew_activities.providers.interface import Provider
+from clew_activities.providers.openai.chat import OpenAI
+from clew_activities.providers.openai.chat_stream import OpenAIDecoder
+from clew_activities.providers.provider_errors import (
     BadRequest,
     ContentRefused,
     ContextLengthExceeded,
@@ -21,10 +27,6 @@ from clew_activities.providers.errors import (
     Unauthorized,
     Unreachable,
 )
-from clew_activities.providers.http import HttpSettings, stream
-from clew_activities.providers.interface import Provider
-from clew_activities.providers.openai.chat import OpenAI
-from clew_activities.providers.openai.chat_stream import OpenAIDecoder
 from clew_activities.providers.redaction import Redaction
 from clew_activities.providers.reply import RedactedDecoder
 from clew_workflows.protocol import ModelReply
@@ -384,3 +386,34 @@ async def test_text_that_is_no_text_still_arrives(server: FakeServer, client: ht
     model_request = make_request({"role": "user", "content": "a\ud800b"})
     await stream(client, openai(server), model_request, make_screened(openai(server)))
     assert server.received[0].body["messages"][0]["content"] == "a?b"
+
+
+async def test_a_piece_of_text_takes_few_calls() -> None:
+    """A reply has thousands: what each of them calls is most of a worker's work of a model call."""
+    pieces = 500
+    chunks = [encode_events([make_chunk(content=f" {number}")]) for number in range(pieces)]
+
+    class Body(httpx.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            for chunk in (*chunks, encode_events([make_chunk("stop")])):
+                yield chunk
+
+    def answer(_: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, headers={"content-type": "text/event-stream"}, stream=Body())
+
+    calls = 0
+
+    def count(_frame: object, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    provider = OpenAI("openai", "http://localhost", DIALECTS["openai"], api_key=KEY)
+    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as mocked:
+        profiler = sys.getprofile()
+        sys.setprofile(count)
+        try:
+            reply = await call_provider(mocked, provider)
+        finally:
+            sys.setprofile(profiler)
+    assert reply.text.endswith(" 498 499")
+    assert calls / pieces < 25

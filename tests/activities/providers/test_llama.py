@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from clew_activities.providers import Provider, load_providers, stream
-from clew_activities.providers.errors import BadRequest, ContextLengthExceeded
+from clew_activities.providers.provider_errors import BadRequest, ContextLengthExceeded
 from clew_workflows.contract.messages import Message
 from tests.support.provider_server import ADD, HELLO, make_call, make_redacted_decoder, make_request, make_result
 

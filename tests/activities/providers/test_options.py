@@ -8,9 +8,9 @@ import pytest
 
 from clew.contract import ModelOptions
 from clew_activities.providers.encoders import ENCODERS
-from clew_activities.providers.errors import BadRequest
 from clew_activities.providers.interface import ModelRequest
 from clew_activities.providers.options import choose_effort, describe_provider_tools, merge_provider_options
+from clew_activities.providers.provider_errors import BadRequest
 
 
 def make_request(provider_options: dict[str, dict[str, object]] | None) -> ModelRequest:

@@ -4,9 +4,9 @@ import clew_activities.providers as providers_package
 from clew_activities.providers import load_providers
 from clew_activities.providers.anthropic.provider import Anthropic
 from clew_activities.providers.dialects import DIALECTS
-from clew_activities.providers.errors import UnknownModel
 from clew_activities.providers.openai.chat import OpenAI
 from clew_activities.providers.openai.responses import Responses
+from clew_activities.providers.provider_errors import UnknownModel
 
 KEYS = {"OPENAI_API_KEY": "sk-one\n", "ANTHROPIC_API_KEY": "sk-two"}
 
@@ -45,7 +45,7 @@ def test_keys_and_urls_go_to_their_own_provider() -> None:
     assert providers.get("openai-chat") == OpenAI(
         "openai-chat", "https://api.openai.com/v1", DIALECTS["openai"], api_key="sk-one"
     )
-    assert providers.get("anthropic") == Anthropic("anthropic", "https://api.anthropic.com", "sk-two")
+    assert providers.get("anthropic") == Anthropic("anthropic", "https://api.anthropic.com", api_key="sk-two")
     assert providers.get("local") == OpenAI("local", "http://localhost:8080/v1", DIALECTS["llamacpp"])
     assert providers.get("groq") == OpenAI("groq", "https://groq.example/v1", DIALECTS["groq"], api_key="gsk")
 

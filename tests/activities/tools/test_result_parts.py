@@ -13,9 +13,10 @@ import pytest
 from clew import Audio, File, Image, ToolContext, tool
 from clew.errors import UnknownBlob
 from clew_activities.archive import StoreUnavailable
-from clew_activities.archive.blobs import Blobs
+from clew_activities.archive.blob_store import Blobs
 from clew_activities.received_media import NewMedia, Unusable, decode_base64
-from clew_workflows.contract.content import MAX_PARTS, Blob
+from clew_workflows.contract.content import Blob
+from clew_workflows.contract.limits import MAX_PARTS
 from clew_workflows.protocol import ToolAnswered
 from tests.support.media import make_pdf, make_png, make_wav
 from tests.support.model_calls import KIB64, Worker, make_call

@@ -19,8 +19,8 @@ from temporalio.activity import ActivityCancellationDetails
 from temporalio.exceptions import ApplicationError
 
 from clew import ToolContext, tool
-from clew_activities.tools.mcp.settings import HttpSettings, McpSettings, ProcessSettings, ServerSettings
-from clew_activities.tools.mcp.tools import McpTools
+from clew_activities.tools.mcp.mcp_settings import HttpSettings, McpSettings, ProcessSettings, ServerSettings
+from clew_activities.tools.mcp.mcp_tools import McpTools
 from clew_activities.tools.os_threads import ToolThreadSettings
 from tests.support.examples import examples
 from tests.support.images import PARTS, PNG

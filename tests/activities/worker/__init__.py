@@ -1,6 +1,1 @@
-"""Tests of the worker.
-
-Tested in other modules:
-
-`parts`: test_assembly, test_plugin
-"""
+"""Tests of the worker."""

@@ -7,8 +7,9 @@ from datetime import timedelta
 import httpx
 import pytest
 
-from clew_activities.providers import load_providers
-from clew_activities.worker import make_worker
+from clew_activities.archive import Store
+from clew_activities.providers import Providers, load_providers
+from clew_activities.worker import WorkerSettings, make_worker
 from clew_activities.worker.environment import (
     GRACE,
     Capacity,
@@ -113,26 +114,31 @@ async def test_a_limit_of_a_provider_that_the_worker_does_not_have_is_refused(st
         with pytest.raises(ValueError, match=r"^CLEW_RATE_LIMITS names 'scriptd', .* no provider .* \(scripted\)$"):
             make_worker(
                 stack.clew.temporal,
-                task_queue="limits",
-                providers=providers,
-                tools={},
-                http=http,
-                store=stack.store,
-                rate_limits=limits,
+                WorkerSettings(
+                    task_queue="limits",
+                    providers=providers,
+                    store=stack.store,
+                    rate_limits=limits,
+                ),
+                http,
             )
         make_worker(
             stack.clew.temporal,
-            task_queue="limits",
-            providers=providers,
-            tools={},
-            http=http,
-            store=stack.store,
-            rate_limits=limits,
-            serves=["tools"],
+            WorkerSettings(
+                task_queue="limits",
+                providers=providers,
+                store=stack.store,
+                rate_limits=limits,
+                serves=["tools"],
+            ),
+            http,
         )
 
 
 def test_the_backlog_of_a_limited_provider_is_reported() -> None:
     """It is where its calls wait."""
-    names = [name for name, _ in list_queues("clew", ["models"], {"openai": 5.0})]
+    settings = WorkerSettings(
+        providers=Providers({}), store=Store.from_url("memory://"), serves=["models"], rate_limits={"openai": 5.0}
+    )
+    names = [name for name, _ in list_queues(settings)]
     assert names == ["clew-models", "clew-models-openai"]

@@ -24,7 +24,7 @@ from temporalio.client import Client
 from clew import Clew
 from clew.local import Reply, TemporalServer, ToolCall, scripted_model, worker_process
 from clew.local.child import LOOPBACK, child_process, free_ports
-from clew.local.worker import Worker
+from clew.local.worker_process import Worker
 from clew_activities.providers import make_http_client
 from clew_activities.worker.environment import Capacity
 from clew_activities.worker.process import WorkerLoop, raise_limits

@@ -8,7 +8,14 @@ from typing import Any
 from ag_ui import core
 
 from clew.ag_ui.mapping import RunEvents, convert_entry, list_new_results
-from clew.session.events import EntryCommitted, Restarted, SessionEvent, TextAdded, ThinkingAdded, ToolProgressed
+from clew.session.events import (
+    EntryCommitted,
+    Restarted,
+    SessionEvent,
+    TextAdded,
+    ThinkingAdded,
+    ToolProgressed,
+)
 from clew.thread import Entry
 from tests.support.ag_ui import apply, check_order
 
@@ -39,11 +46,16 @@ def end(status: str = "completed") -> EntryCommitted:
     return commit("run", event="finished", status=status, termination_reason="final_answer", usage={}, iterations=1)
 
 
+def encode(events: RunEvents, *taken: SessionEvent) -> list[core.BaseEvent]:
+    """Make the events that events of the session lead to."""
+    return [made for event in taken for change in events.turn.take(event) for made in events.take(change)]
+
+
 def run(taken: Iterable[SessionEvent], known: Iterable[core.Message] = ()) -> tuple[list[str], list[core.Message]]:
     """Make the events and apply them; the types of the events, and the messages."""
     known = list(known)
     events = RunEvents(known)
-    made: list[Any] = [made for event in taken for made in events.take(event)] + list(events.close())
+    made: list[Any] = [*encode(events, *taken), *events.close()]
     check_order([START, *made], is_complete=False)
     messages = apply(known, made)
     assert messages == list(events.messages.values())
@@ -137,7 +149,7 @@ def test_what_others_say_is_shown() -> None:
 def test_progress_is_a_custom_event() -> None:
     """Its value is the session's event."""
     progress = ToolProgressed(tool_call_id="tool00001", name="add", text="half", fraction=0.5)
-    (made,) = RunEvents(()).take(progress)
+    (made,) = encode(RunEvents(()), progress)
     assert isinstance(made, core.CustomEvent)
     assert (made.name, made.value) == ("clew.tool_progress", progress.as_dict())
 
@@ -166,7 +178,7 @@ def test_a_call_of_the_provider_is_a_tool_call_with_its_result() -> None:
 def test_a_call_of_the_provider_that_failed_says_so() -> None:
     """Its event is marked as those of other tools are, and its message in a snapshot has the error."""
     failed = reply("Tea", provider_calls=[{"tool": "web_fetch", "error": "not found"}])
-    *_, made = RunEvents(()).take(failed)
+    *_, made = encode(RunEvents(()), failed)
     assert isinstance(made, core.ToolCallResultEvent)
     assert (made.content, made.metadata) == ('{"error":"not found"}', {"is_error": True})
     *_, message = convert_entry(failed.entry)

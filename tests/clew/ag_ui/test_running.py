@@ -112,9 +112,14 @@ async def test_a_round_of_tools(stack: Stack) -> None:
     assert results == {"tool00001": None, "tool00002": {"is_error": True}}
 
 
-async def test_an_approval_interrupts_and_resumes(stack: Stack) -> None:
-    """The run ends with an interrupt for each call; the next one has the rest, and nothing twice."""
-    session = await stack.open(make_tool_script(ToolCall("guarded", {}), ToolCall("guarded", {})), tools=["guarded"])
+@pytest.mark.parametrize("scope", ["call", "round"])
+async def test_an_approval_interrupts_and_resumes(stack: Stack, scope: str) -> None:
+    """The run ends with an interrupt for each call; the next one has the rest, and nothing twice.
+
+    Also where the call that is approved first waits for the decision about the other.
+    """
+    calls = ToolCall("guarded", {}), ToolCall("guarded", {})
+    session = await stack.open(make_tool_script(*calls), tools=["guarded"], approval_scope=scope)
     client = AgUiClient(session)
     outcome = get_outcome(await client.say("go"))
     assert [(one.id, one.tool_call_id, one.reason) for one in outcome.interrupts] == [
@@ -126,6 +131,17 @@ async def test_an_approval_interrupts_and_resumes(stack: Stack) -> None:
     assert get_outcome(ended).type == "success"
     await check_messages(client, session)
     assert "too dear" in str([message.content for message in client.messages])
+
+
+async def test_a_call_that_waits_for_the_decision_about_another_is_not_waited_for(stack: Stack) -> None:
+    """It needs no approval of its own, and runs once the round is approved."""
+    calls = ToolCall("add", {"a": 1, "b": 2}), ToolCall("guarded", {})
+    session = await stack.open(make_tool_script(*calls), tools=["add", "guarded"], approval_scope="round")
+    client = AgUiClient(session)
+    (interrupt,) = get_outcome(await client.say("go")).interrupts
+    assert interrupt.tool_call_id == "tool00002"
+    assert get_outcome(await client.run(resume=answer(True, "tool00002"))).type == "success"
+    await check_messages(client, session)
 
 
 async def test_a_repeated_answer_has_no_effect(stack: Stack) -> None:

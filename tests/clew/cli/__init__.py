@@ -6,5 +6,5 @@ Tested in other modules:
 `operators`: test_compare, without the extra `worker`; test_offline, with it
 `command`: test_control, test_app, test_failures
 `reach`: test_failures, test_hints
-`serve`: tests/clew/serve/test_running
+`serve`: tests/clew/serve/test_service_process
 """

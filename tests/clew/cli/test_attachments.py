@@ -12,8 +12,9 @@ import pytest
 from clew.cli.attachments import add_files, attach_file, change_attached, find_files, format_attached
 from clew.cli.reach import Misconfigured
 from clew.local import Reply
-from clew_workflows.contract.content import MAX_BLOB_BYTES, get_text, iterate_blobs
+from clew_workflows.contract.content import get_text, iterate_blobs
 from clew_workflows.contract.errors import TooLarge
+from clew_workflows.contract.limits import MAX_BLOB_BYTES
 from tests.support.command_line import open_terminal, read_error, run_clew
 from tests.support.media import make_pdf, make_png, make_wav
 from tests.support.scripts import PausedModel

@@ -2,9 +2,9 @@
 
 Tested in other modules:
 
-`development`: tests/clew/cli/test_serving
+`development`: tests/clew/cli/test_serve_commands
 `leash`: test_child
 `model`: test_local
 `temporal`: test_local; with a folder of its own: tests/deploy/test_chat
-`worker`: test_local
+`worker_process`: test_local
 """

@@ -2,8 +2,6 @@
 
 Tested in other modules:
 
-`conversation`: test_making, test_rendering
-`pictures`: test_rendering
-`texts`: test_rendering
-`types`: test_making, test_windows
+`conversation`: test_making
+`report_types`: test_making, test_windows
 """

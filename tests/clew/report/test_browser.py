@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import AsyncIterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,12 @@ import pytest
 from playwright.async_api import Browser, Locator, Page, Route, expect
 
 from clew.report import make_report
-from clew.report.media import MediaCollector
-from clew.report.rendering import OPEN_TURNS, render_page
+from clew.report.page_document import render_page
+from clew.report.page_media import MediaCollector
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.thread.thread import Thread
 from tests.support.browser import open_browser
-from tests.support.hostile_thread import MARKER, write_hostile_thread
+from tests.support.hostile_thread import HOSTILE_ADDRESSES, MARKER, write_hostile_thread
 from tests.support.media import make_png
 from tests.support.recorded import RecordedSession
 from tests.support.threads import OTHER_PAYLOADS, assistant_calls, assistant_says, tool_returns, user_says
@@ -30,14 +32,31 @@ async def browser() -> AsyncIterator[Browser]:
         yield browser
 
 
-def write_page(thread: Thread, file: Path) -> str:
+OPEN_TURNS = 3
+"""The newest turns that a page shows open."""
+
+
+def write_page(thread: Thread, file: Path, **options: Any) -> str:
     """Write the page of a thread; the value is its address."""
-    file.write_text(render_page(make_report(thread, made_at="2026-01-02T00:00:00Z")), encoding="utf-8")
+    report = make_report(thread, made_at="2026-01-02T00:00:00Z", session_id="s-1", **options)
+    file.write_text(render_page(report), encoding="utf-8")
     return file.as_uri()
+
+
+async def read_headings(page: Page) -> list[int]:
+    """The levels of the page's headings, in order."""
+    levels: list[int] = await page.evaluate(
+        "[...document.querySelectorAll('h1, h2, h3, h4, h5, h6')].map((heading) => Number(heading.tagName[1]))"
+    )
+    return levels
 
 
 async def open_folds(page: Page) -> None:
     await page.evaluate("document.querySelectorAll('details').forEach((fold) => { fold.open = true; })")
+
+
+_ATTRIBUTES = """[...document.querySelectorAll('main *')].flatMap((element) =>
+  element.getAttributeNames().filter((name) => name.startsWith('on') || ['src', 'style', 'action'].includes(name)))"""
 
 
 async def test_hostile_texts_do_nothing(browser: Browser, tmp_path: Path) -> None:
@@ -54,13 +73,21 @@ async def test_hostile_texts_do_nothing(browser: Browser, tmp_path: Path) -> Non
     await page.goto(url)
     await open_folds(page)
     await page.keyboard.press("Tab")
-    for selector in (".link", ".address", ".text", ".reply", ".tool-name", "summary"):
+    for selector in (".link", ".address", ".text", ".markdown", "code", "summary"):
         for element in (await page.query_selector_all(selector))[:20]:
             await element.dispatch_event("click")
             await element.dispatch_event("mouseover")
     assert await page.evaluate(f"window.{MARKER}") is None
     counts = await page.evaluate("[document.scripts.length, document.images.length, document.forms.length]")
-    assert counts == [1, 0, 0]  # the page's own script
+    assert counts == [2, 0, 0]  # the page's own script, and its data
+    assert await page.locator("main a:not([href^='#'])").count() == 0
+    assert await page.evaluate(_ATTRIBUTES) == []
+    assert (
+        await page.evaluate("document.body.innerText.match(/[\\u202a-\\u202e\\u2066-\\u2069\\u200b\\ufeff\\x1b\\0]/)")
+        is None
+    )
+    ids = await page.evaluate("[...document.querySelectorAll('[id]')].map(({ id }) => id)")
+    assert len(ids) == len(set(ids))
     assert (requests, problems) == ([url], [])
     assert page.url == url
     await page.close()
@@ -216,17 +243,171 @@ async def test_failures_are_linked_from_the_top(browser: Browser, long_page: str
     await page.close()
 
 
-async def test_a_page_without_its_script_is_complete(browser: Browser, long_page: str) -> None:
-    """Where scripts are forbidden, turns are opened by hand and by links, and no box promises to find anything."""
+async def test_a_page_without_its_script_says_so(browser: Browser, long_page: str) -> None:
+    """Where scripts are forbidden the page says why it is empty, and what reads the data."""
     context = await browser.new_context(java_script_enabled=False)
     page = await context.new_page()
     await page.goto(long_page)
-    assert not await page.locator("#tools").is_visible()
-    await find_turn(page, 2).locator("> summary").click()
-    await expect(find_turn(page, 2).locator(".message").first).to_be_visible()
-    await page.locator("#failures li").first.get_by_role("link").click()
-    await expect(find_turn(page, 4).locator(".message").first).to_be_visible()
+    await expect(page.locator("body")).to_contain_text("clew report --json")
     await context.close()
+
+
+async def test_headings_are_in_order(browser: Browser, long_page: str) -> None:
+    """One main heading, and no level is skipped."""
+    page = await browser.new_page()
+    await page.goto(long_page)
+    headings = await read_headings(page)
+    assert headings.count(1) == 1
+    assert all(after <= before + 1 for before, after in pairwise(headings))
+    await page.close()
+
+
+@pytest.mark.parametrize("thread", [Thread(), RecordedSession(ContextPolicy()).thread], ids=["empty", "configured"])
+async def test_a_session_with_nothing_in_it(browser: Browser, tmp_path: Path, thread: Thread) -> None:
+    """It has a page, too."""
+    page = await browser.new_page()
+    problems: list[str] = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    await page.goto(write_page(thread, tmp_path / "page.html"))
+    await expect(page.locator("main")).to_contain_text("No model was called")
+    await page.goto(write_page(thread, tmp_path / "beyond.html", from_seq=thread.rev))
+    await expect(page.locator("main")).to_contain_text(f"The session has no entry {thread.rev}")
+    assert problems == []
+    await page.close()
+
+
+async def test_a_part_says_how_to_see_the_rest(browser: Browser, tmp_path: Path) -> None:
+    """The page names the entries that it shows, and the command for others. Each link leads to an element."""
+    thread = RecordedSession(ContextPolicy()).turns(5).thread
+    page = await browser.new_page()
+    for options in ({}, {"limit": 4}, {"from_seq": 9, "limit": 6}):
+        await page.goto(write_page(thread, tmp_path / "page.html", **options))
+        text = await page.locator("#conversation").inner_text()
+        assert ("shows the entries" in text) == bool(options)
+        if options == {"limit": 4}:
+            assert f"shows the entries {thread.rev - 4} to {thread.last_seq} of {thread.rev}" in text
+            assert f"clew report s-1 --from {thread.rev - 8}" in text
+        lost = "[...document.querySelectorAll('a')].filter((link) => !document.querySelector(link.hash))"
+        assert await page.evaluate(f"{lost}.length") == 0
+    await page.close()
+
+
+async def test_a_long_session_has_few_elements(browser: Browser, tmp_path: Path) -> None:
+    """A turn with two model calls costs the page some hundred elements, however much was in their windows."""
+    page, sizes = await browser.new_page(), []
+    for count in (50, 100):
+        thread = RecordedSession(ContextPolicy()).turns(count).thread
+        await page.goto(write_page(thread, tmp_path / "page.html"))
+        sizes.append(await page.locator("*").count())
+    assert (sizes[1] - sizes[0]) / 50 < 150
+    await page.close()
+
+
+async def test_many_calls_share_bars(browser: Browser, tmp_path: Path) -> None:
+    """A chart has a limited number of bars; the text says how many calls each has."""
+    page = await browser.new_page()
+    await page.goto(write_page(RecordedSession(ContextPolicy()).turns(240).thread, tmp_path / "page.html", limit=1))
+    tokens, cached, cost, latency = [page.locator(".charts figure").nth(index) for index in range(4)]
+    await expect(tokens.get_by_role("img")).to_have_attribute("aria-label", re.compile("mean of 2 calls"))
+    await expect(tokens.locator(".plot rect.output")).to_have_count(240)
+    await expect(cached.locator(".plot rect").first).to_have_attribute("height", "44")
+    await expect(cost).to_contain_text("Not known of any call.")
+    await expect(latency.locator(".axis")).to_contain_text("1.0 s")
+    await page.close()
+
+
+async def test_hidden_characters_are_shown(browser: Browser, tmp_path: Path) -> None:
+    """Controls, bidirectional overrides and invisible characters; letters and emoji stay."""
+    kept = "naïve 日本語 👩\u200d👩\u200d👧 עברית\u200f"
+    session = RecordedSession(ContextPolicy())
+    session.writer.message(user_says(f"a\x00b\u202ec\u200bd\x9b\U000e0041\r\n\t\x7f{kept}"))
+    page = await browser.new_page()
+    await page.goto(write_page(session.thread, tmp_path / "page.html"))
+    text = await page.locator(".message .text").text_content()
+    assert text == f"a\u2400b[U+202E]c[U+200B]d[U+009B][U+E0041]\n\t[U+007F]{kept}"
+    await page.close()
+
+
+async def test_markdown_loads_nothing_and_hides_nothing(browser: Browser, tmp_path: Path) -> None:
+    """Links show their address, images and HTML stay text, definitions and entities are not swallowed."""
+    session = RecordedSession(ContextPolicy())
+    session.writer.message(user_says("?"))
+    text = "# A [b](http://c 't') ![d](e) <i>f</i> &#x202E;\n\n[r]: http://hidden 'g'\n\n```py\nh\n```"
+    session.call(assistant_says(text))
+    page = await browser.new_page()
+    await page.goto(write_page(session.thread, tmp_path / "page.html"))
+    reply = page.locator(".markdown")
+    assert await reply.locator("a, img, i, h1").count() == 0
+    shown = await reply.text_content() or ""
+    for part in ("(http://c", "(t)", "(e)", "<i>f</i>", "&#x202E;", "[r]: http://hidden", "'g'", "pyh"):
+        assert part in shown
+    await page.close()
+
+
+async def test_a_turn_has_all_until_the_next_message(browser: Browser, tmp_path: Path) -> None:
+    """Its title is the message, its numbers are those of its items; a correction begins no turn."""
+    session = RecordedSession(ContextPolicy())
+
+    def say(text: str, request: str) -> None:
+        session.writer.message({**user_says(text), "request_id": request}, run=request)  # type: ignore[typeddict-unknown-key]
+
+    say("first\n  line", "r-1")
+    session.call(assistant_calls("t-1"), run="r-1")
+    session.writer.message({**tool_returns("t-1", "no"), "is_error": True}, run="r-1")  # type: ignore[typeddict-unknown-key]
+    say("a correction", "r-1")
+    say("second " * 100, "r-2")
+    for _ in range(40):
+        session.call(assistant_calls("again"), run="r-2")
+    page = await browser.new_page()
+    await page.goto(write_page(session.thread, tmp_path / "page.html"))
+    before, first, second = await page.locator(".turn > summary").all_inner_texts()
+    assert before.startswith("Before the first message")
+    assert first.split("\n")[0] == "first line"
+    for fact in ("1 failed", "1 model call ·", "1 tool call ·", "3.0 s"):
+        assert fact in first
+    assert len(second.split("\n")[0]) < 200
+    # A long turn is folded, however new it is.
+    assert [await turn.get_attribute("open") is not None for turn in await page.locator(".turn").all()] == [
+        True,
+        True,
+        False,
+    ]
+    await page.goto(write_page(session.thread, tmp_path / "page.html", with_texts=False))
+    await expect(page.locator(".turn h3").nth(1)).to_have_text("Message")
+    await page.close()
+
+
+async def test_only_addresses_of_the_web_are_links(browser: Browser, tmp_path: Path) -> None:
+    """None that runs something, hides where it leads, or is cut; the others once each, with their words."""
+    fine = [
+        "https://a.example/?x=1&y=<2>",
+        "HTTP://a.example/b?c=d&e=f#g",
+        "https://tea.example:8443/名",
+        "http://[::1]/x",
+    ]
+    long = "https://c.example/" + "x" * 30_000
+    cited = [{"url": url, "title": url, "quote": "the words"} for url in (*HOSTILE_ADDRESSES, *fine, *fine, long)]
+    ran = {"tool": "web_search", "input": "tea", "sources": [{"url": "https://b.example"}]}
+    session = RecordedSession(ContextPolicy())
+    session.writer.message(user_says("Where?"))
+    reply: Any = {"role": "assistant", "content": "There.", "citations": cited, "provider_calls": [ran]}
+    sent = {"digest": "5d41", "encoder": "openai-chat/1", "dialect": "openai"}
+    session.call(reply, request=sent, provider_tools=["web_search"])
+    page = await browser.new_page()
+    await page.goto(write_page(session.thread, tmp_path / "page.html"))
+    links = page.locator("article a[target]")
+    assert await links.all_text_contents() == [*fine, "https://b.example"]
+    assert {await link.get_attribute("rel") for link in await links.all()} == {"noopener noreferrer"}
+    text = await page.locator("article.assistant").text_content() or ""
+    for part in (
+        "the words",
+        "run by the provider, 1 source",
+        "might run web_search itself",
+        "SHA-256 5d41",
+        "encoded by openai-chat/1 in the dialect openai",
+    ):
+        assert part in text
+    await page.close()
 
 
 async def test_images_are_shown_and_files_linked(browser: Browser, tmp_path: Path) -> None:

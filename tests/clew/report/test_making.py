@@ -9,7 +9,7 @@ import pytest
 
 from clew.report import Report, make_report
 from clew.report.conversation import MAX_CHARACTERS, MAX_TEXT_CHARACTERS
-from clew.report.types import EventItem, MessageItem, Text
+from clew.report.report_types import EventItem, MessageItem, Text
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.thread.thread import Thread
 from tests.support.recorded import RecordedSession

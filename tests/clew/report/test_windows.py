@@ -7,7 +7,7 @@ from hypothesis import given
 
 from clew.errors import ContextOverflow
 from clew.report import make_report
-from clew.report.types import Call, CallWindow, Segment
+from clew.report.report_types import Call, CallWindow, Segment
 from clew.report.windows import MAX_SEGMENTS, make_window
 from clew_workflows.contract.policy import ClearToolResults, ContextPolicy
 from clew_workflows.thread.thread import Thread

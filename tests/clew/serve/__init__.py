@@ -4,6 +4,6 @@ Tested in other modules:
 
 `agents`: tests/clew/serve/openai/test_request_settings
 `answers`: test_sessions
-`blobs`: test_sessions
-`tracing`: test_running
+`blob_routes`: test_sessions
+`tracing`: test_service_process
 """

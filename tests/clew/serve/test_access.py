@@ -17,9 +17,9 @@ from clew.errors import InvalidInput, NotFound
 from clew.local import ToolCall
 from clew.serve import Key, Keys, access
 from clew.serve.access import Caller, NewSessions, RateLimiter, compute_hash, make_token, read_keys
-from clew.serve.app import ROUTERS
+from clew.serve.application import ROUTERS
+from clew.serve.error_words import ALL_TENANTS
 from clew.serve.problems import Forbidden, RateLimited
-from clew.serve.tenants import ALL_TENANTS
 from tests.support.media import make_png
 from tests.support.scripts import make_tool_script, wait_for_approvals
 from tests.support.serving import make_http, make_key, run_service

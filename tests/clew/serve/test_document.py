@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from clew.serve import Keys, ServeSettings, make_app
-from clew.serve.app import ROUTERS
+from clew.serve.application import ROUTERS
 from clew.serve.bodies import find_model
 from clew_workflows.contract import MessageInput
 from tests.support.serving import make_key

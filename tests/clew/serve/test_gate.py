@@ -18,8 +18,8 @@ from clew.serve import Keys, ServeSettings, gate, make_app
 from clew.serve.access import Authorized
 from clew.serve.bodies import read_body
 from clew.serve.gate import find_body_limit
-from clew.serve.running import make_runtime
-from tests.clew.serve.test_app import KEY, OTHER_TOKEN, SETTINGS, TOKEN, make_client
+from clew.serve.service_process import make_runtime
+from tests.clew.serve.test_application import KEY, OTHER_TOKEN, SETTINGS, TOKEN, make_client
 
 
 class Values(BaseModel):
@@ -55,7 +55,7 @@ async def test_an_unexpected_error_tells_nothing(caplog: pytest.LogCaptureFixtur
     assert (failed.status_code, failed.json()["error"]["code"]) == (500, "internal")
     assert "secret" not in failed.text
     lines = [f"{record.getMessage()} {getattr(record, 'fields', '')}" for record in caplog.records]
-    assert any("RuntimeError" in line and "test_app.py" in line for line in lines)
+    assert any("RuntimeError" in line and "test_application.py" in line for line in lines)
     assert not any("secret" in line for line in lines)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from clew.serve.openai import names
+from clew.serve.openai import ids
 from tests.support.serving import run_service
 from tests.support.stack import Stack
 
@@ -51,9 +51,9 @@ BODIES: list[tuple[str, Any]] = [
 ]
 """Paths and bodies; `@` is replaced by each value."""
 NAMES = [
-    names.encode("resp", "chat", "r", "9" * 5000),
-    names.encode("resp", "acme:chat", "r"),
-    names.encode("resp", "chat", "r\n"),
+    ids.encode("resp", "chat", "r", "9" * 5000),
+    ids.encode("resp", "acme:chat", "r"),
+    ids.encode("resp", "chat", "r\n"),
     "resp_%ED%A0%80",
     "%00",
     "%ff",

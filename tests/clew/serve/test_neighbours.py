@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.clew.serve.test_running import run_process, write_keys
+from tests.clew.serve.test_service_process import run_process, write_keys
 from tests.support.flood import Flood
 from tests.support.scripts import PausedModel
 from tests.support.serving import make_http, make_key

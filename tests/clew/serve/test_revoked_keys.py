@@ -12,7 +12,7 @@ import pytest
 
 from clew.serve import Key, Keys, ServeSettings, access, gate, make_app
 from tests.clew.serve.test_mcp_sessions import PATH, open_session, ping
-from tests.clew.serve.test_running import write_keys
+from tests.clew.serve.test_service_process import write_keys
 from tests.support import web
 from tests.support.rolling import make_id
 from tests.support.scripts import PausedModel

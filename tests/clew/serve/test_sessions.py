@@ -14,7 +14,7 @@ from fastapi.routing import APIRoute
 
 from clew.errors import RequestReused
 from clew.local import Reply, ToolCall
-from clew.serve import blobs, sessions
+from clew.serve import blob_routes, sessions
 from clew_workflows.contract.content import Blob
 from tests.support.holding import hold_intake, note_answers, run_holding_worker, wait_for_answers
 from tests.support.media import make_png
@@ -367,7 +367,7 @@ async def test_hostile_requests_are_refused(served: Served, stack: Stack) -> Non
     """No body, query or header of any route is an error of the service, and the session answers afterwards."""
     path = await open_chat(served, "target", stack.add_model("fine"))
     names = {"session_id": "target", "request_id": "r", "tool_call_id": "t", "digest": "0" * 64, "upload_id": "u"}
-    routes = [route for router in (sessions.router, blobs.router) for route in router.routes]
+    routes = [route for router in (sessions.router, blob_routes.router) for route in router.routes]
     for route in routes:
         assert isinstance(route, APIRoute)
         for method in route.methods or ():

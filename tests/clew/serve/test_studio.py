@@ -227,6 +227,8 @@ async def test_what_the_model_saw_is_shown_live(stack: Stack) -> None:
             await expect(page.locator("#seen .calls details")).to_have_count(1)
             await session.ask("and again")
             await expect(page.locator("#seen .calls details")).to_have_count(2)
+            timeline = page.locator("#seen .timeline").get_by_role("img").first
+            await expect(timeline).to_have_attribute("aria-label", re.compile("2 runs"))
             await page.locator("#seen .calls summary").first.click()
             await expect(page.locator("#seen")).to_contain_text("has the digest that was recorded")
             await page.get_by_label("Most messages").fill("1")

@@ -1,4 +1,4 @@
-"""The files of others that the studio's page loads: they are what their README and the locked packages say."""
+"""The files of others that the pages have: they are what their README and the locked packages say."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-import clew.serve.studio
+import clew.report
 from clew.serve.studio import _pages
 from tests.support.npm import install_packages
 
-VENDOR = Path(clew.serve.studio.__file__).with_name("vendor")
+VENDOR = Path(clew.report.__file__).with_name("vendor")
 LOCKED = Path(__file__).with_name("npm_studio")
 MOST_BYTES = 200_000
 """All of them together: a backend's environment has them."""

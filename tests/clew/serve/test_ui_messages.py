@@ -41,7 +41,7 @@ def list_events(session: SessionHarness, from_seq: int = 1) -> Iterator[EntryCom
 
 
 def make_chunks(chunks: ReplyChunks, events: Iterable[SessionEvent]) -> list[Chunk]:
-    return [chunk for event in events for chunk in chunks.take(event)]
+    return [chunk for event in events for change in chunks.turn.take(event) for chunk in chunks.take(change)]
 
 
 def list_types(made: Iterable[Chunk]) -> list[str]:
@@ -189,18 +189,6 @@ def test_a_message_that_goes_on_gets_what_it_lacks() -> None:
     ]
     assert not {"tool-input-available", "tool-approval-request", "tool-approval-response"} & {*list_types(made)}
     assert [c["delta"] for c in made if c["type"] == "text-delta"] == ["Done"]
-    assert chunks.open_calls == set()
-
-
-def test_open_calls_are_those_without_a_result() -> None:
-    """They say whether the message waits for its client."""
-    session = ask("ask_add", "add")
-    chunks = ReplyChunks("r")
-    make_chunks(chunks, list_events(session))
-    assert chunks.open_calls == {"tool00001", "tool00002"}
-    session.answer_call("tool00002", "3")
-    make_chunks(chunks, [*list_events(session)][-1:])
-    assert chunks.open_calls == {"tool00001"}
 
 
 def test_a_steer_is_a_part_of_the_message() -> None:

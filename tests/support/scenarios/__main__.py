@@ -21,10 +21,10 @@ from temporalio.converter import WorkflowSerializationContext
 from clew import Clew
 from clew.local import scripted_model, temporal_server
 from clew_activities.archive import Archive, Store
-from clew_activities.checkpoints import Keys
+from clew_activities.checkpoint_signing import Keys
 from clew_activities.providers import load_providers, make_http_client
 from clew_activities.tools.registry import load_tools
-from clew_activities.worker import make_worker
+from clew_activities.worker import WorkerSettings, make_worker
 from clew_audit.exports import export_session
 from clew_audit.histories import Run, ServerHistories, save_runs
 from clew_audit.replay import replay_run
@@ -71,14 +71,16 @@ async def record() -> Corpus:
             for parts, deployed in zip((SCENARIOS, REDEPLOYED), DEPLOYMENTS, strict=True):
                 async with make_worker(
                     clew.temporal,
-                    task_queue="clew",
-                    providers=load_providers({"CLEW_PROVIDER_SCRIPTED_BASE_URL": model.base_url}),
-                    tools=load_tools(["tests.support.toolbox"]),
-                    agents=deployed,
-                    http=http,
-                    store=store,
-                    keys=KEYS,
-                    thresholds=OFTEN,
+                    WorkerSettings(
+                        task_queue="clew",
+                        providers=load_providers({"CLEW_PROVIDER_SCRIPTED_BASE_URL": model.base_url}),
+                        tools=load_tools(["tests.support.toolbox"]),
+                        agents=deployed,
+                        store=store,
+                        keys=KEYS,
+                        thresholds=OFTEN,
+                    ),
+                    http,
                 ):
                     for name, scenario in parts.items():
                         await scenario(await clew.open(name, **STARTS.get(name, START)))

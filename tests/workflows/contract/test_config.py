@@ -23,13 +23,8 @@ from clew.contract import (
 from clew.errors import InvalidInput
 from clew.session.transport import make_input
 from clew.tools import external_tool
-from clew_workflows.contract.config import (
-    MAX_PROVIDER_OPTIONS_BYTES,
-    ReasoningEffort,
-    find_fairness_key,
-    make_fairness_key,
-    make_start_arguments,
-)
+from clew_workflows.contract.config import ReasoningEffort, find_fairness_key, make_fairness_key, make_start_arguments
+from clew_workflows.contract.limits import MAX_PROVIDER_OPTIONS_BYTES
 
 # The overlay of configurations: what a caller sets wins, what it leaves out is the agent's.
 

@@ -9,6 +9,7 @@ import pytest
 
 from clew.errors import REFUSALS, ClewError, ContextOverflow, Refusal, RequestFailed, make_refusal
 from clew_workflows.contract import errors
+from clew_workflows.contract.errors import Busy, WorkerUnavailable, make_error
 from clew_workflows.contract.outcomes import OutcomeError, RequestOutcome
 
 CLASSES = {name: cls for name, cls in vars(errors).items() if inspect.isclass(cls) and issubclass(cls, ClewError)}
@@ -54,6 +55,14 @@ def test_a_word_from_the_future() -> None:
     error = make_refusal("too_late", "come earlier")
     assert type(error) is Refusal
     assert str(error) == "too_late: come earlier"
+
+
+def test_a_missing_worker_is_no_refusal() -> None:
+    """It has a word, like the refusals, so that a service workflow can fail with it."""
+    error = make_error("worker_unavailable", "send it later")
+    assert (type(error), str(error)) == (WorkerUnavailable, "send it later")
+    assert type(make_error("busy", "send it later")) is Busy
+    assert not issubclass(WorkerUnavailable, Refusal)
 
 
 def test_an_overflow_carries_its_numbers() -> None:

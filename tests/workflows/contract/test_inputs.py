@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from typing import Any, get_args
 
 import pytest
@@ -10,6 +11,7 @@ from pydantic import ValidationError
 
 from clew.contract import ContextOperation, MessageInput, Operation
 from clew.errors import InvalidInput, InvalidOperation, Refusal
+from clew_workflows.contract.inputs import PutBlobInput, SendMessageInput
 from clew_workflows.contract.validation import translate_validation_error
 
 
@@ -65,6 +67,38 @@ def test_what_is_wrong_around_an_operation_is_refused_as_invalid_input(fields: A
         assert isinstance(translate_validation_error(ContextOperation, raised.value), InvalidInput)
     else:
         assert isinstance(refused(**fields), InvalidInput)
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_valid"),
+    [
+        ({"session_id": "s"}, True),
+        ({"session_prefix": "s", "config": {"model": "openai:gpt-4o"}}, True),
+        ({"session_prefix": "s"}, False),
+        ({"session_id": "s", "session_prefix": "s", "config": {"model": "openai:gpt-4o"}}, False),
+        ({}, False),
+    ],
+)
+def test_a_message_of_a_schedule_is_for_one_session(fields: dict[str, Any], is_valid: bool) -> None:
+    """One that has its id, or a new one, which needs a configuration."""
+    with nullcontext() if is_valid else pytest.raises(ValidationError):
+        SendMessageInput.model_validate_json(json.dumps({"message": {"content": "x"}, **fields}))
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_valid"),
+    [
+        ({}, True),
+        ({"part": 1}, False),
+        ({"last": False}, False),
+        ({"upload_id": "u", "part": 1}, True),
+        ({"upload_id": "u", "last": False}, True),
+    ],
+)
+def test_a_blob_of_several_chunks_is_an_upload(fields: dict[str, Any], is_valid: bool) -> None:
+    """Its id tells the chunks of one from those of another."""
+    with nullcontext() if is_valid else pytest.raises(ValidationError, match="upload_id"):
+        PutBlobInput.model_validate_json(json.dumps({"session_id": "s", "data": "", **fields}))
 
 
 def test_an_input_that_has_no_operation_is_never_refused_as_one() -> None:

@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from clew.contract import ContextOperation, ContextPolicy, MessageInput, SessionConfig
-from clew.serve.settings import ServeSettings
+from clew.serve.service_settings import ServeSettings
 from clew_workflows.contract.config import ConfigureInput
 from clew_workflows.contract.content import Part
 from clew_workflows.contract.invalid import Form, describe_problems, list_fields

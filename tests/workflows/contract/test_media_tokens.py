@@ -26,6 +26,7 @@ from tests.support.generated_threads import make_part
         # developers.openai.com/api/docs/guides/images-vision
         ("openai:gpt-4o", 1024, 1024, 765),
         ("openai:gpt-4o", 2048, 4096, 1105),
+        ("openai:gpt-4o", 512, 513, 85 + 2 * 170),
         ("azure:gpt-4.1-mini", 1024, 1024, 1659),
         ("openai:gpt-4.1-nano", 1800, 2400, 3572),
         ("openai:o4-mini", 1024, 1024, 1762),

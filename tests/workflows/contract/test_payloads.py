@@ -53,6 +53,13 @@ def test_what_a_later_release_writes_is_ignored(kind: EntryKind, payload: dict[s
     assert entry.as_dict()["payload"]["new"] == {"a": [1]}
 
 
+@pytest.mark.parametrize("wrong", [{"id": 1}, {"name": None}, {"arguments": "{}"}, {"name": 7, "arguments": {}}])
+def test_a_tool_call_has_an_id_a_name_and_arguments(wrong: dict[str, Any]) -> None:
+    """Readers rely on the types of all three."""
+    with pytest.raises(ValueError, match="an id, a name and arguments"):
+        read_payload("ai_message", {**SAID, "role": "assistant", "tool_calls": [CALL, {**CALL, **wrong}]})
+
+
 def test_what_a_session_commits_is_read_back_equal() -> None:
     """Each payload that a session commits equals the one that is read back from its JSON."""
     session = SessionHarness(system_prompt="Be brief.", metadata={"user": "u-1"})

@@ -36,6 +36,16 @@ OTHERS: dict[str, Any] = {
 }
 
 
+def test_the_presets_are_those_of_the_contract() -> None:
+    """Each sets these fields, and no others."""
+    presets = (ContextPolicy.short_context(), ContextPolicy.long_context(), ContextPolicy.tool_focused())
+    assert [preset.model_dump(mode="json", exclude_unset=True) for preset in presets] == [
+        {"max_input_tokens": 6000, "keep_last_turns": 2},
+        {"max_input_tokens": 100_000, "keep_last_turns": 10, "max_messages": 0},
+        {"keep_last_turns": 5, "include_kinds": ["message", "tool_call", "tool_result"], "summarization": "none"},
+    ]
+
+
 def test_the_defaults_are_those_of_the_contract() -> None:
     """A policy that says nothing means exactly this."""
     assert ContextPolicy().model_dump(mode="json") == {

@@ -17,13 +17,8 @@ from clew import tool
 from clew.contract import MessageInput
 from clew.errors import InvalidInput
 from clew.session.transport import make_input
-from clew_workflows.contract.schemas import (
-    MAX_ARGUMENT_STEPS,
-    MAX_SCHEMA_BYTES,
-    StepCounter,
-    check_arguments,
-    check_schema,
-)
+from clew_workflows.contract.limits import MAX_ARGUMENT_STEPS, MAX_SCHEMA_BYTES
+from clew_workflows.contract.schemas import StepCounter, check_arguments, check_schema
 from tests.support.hostile_input import Schema, make_chain
 
 
@@ -58,7 +53,8 @@ BOMBS: dict[str, tuple[Schema, str]] = {
     ),
     "a long chain": (make_chain(1000, lambda ref: ref), "each within the one before"),
     "a ring": ({"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}]}}}, "refers to itself"),
-    "itself": ({"$ref": "#"}, "refers to itself"),
+    "itself": ({"$ref": "#"}, "the schema refers to itself"),
+    "a part": ({"x": {"$ref": "#/x"}, "items": {"$ref": "#/x"}}, "a subschema refers to itself"),
     "$dynamicRef": ({"$dynamicAnchor": "a", "items": {"$dynamicRef": "#a"}}, "is not supported"),
     "$recursiveRef": ({"$recursiveRef": "#"}, "'$recursiveRef' is not supported"),
     "$anchor": ({"$defs": {"a": {"$anchor": "a"}}, "$ref": "#a"}, "is not supported"),

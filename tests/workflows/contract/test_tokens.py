@@ -157,7 +157,7 @@ def test_a_tokenizer_of_ones_own() -> None:
 
 @pytest.mark.parametrize(
     ("name", "more", "problem"),
-    [("", 0, "1 to 64"), ("a b", 0, "1 to 64"), ("half", 0.5, "6.5"), ("owing", -9, "-3")],
+    [("", 0, "1 to 64"), ("a b", 0, "1 to 64"), ("half", 0.5, "6.5"), ("owing", -7, "-1")],
 )
 def test_a_tokenizer_that_cannot_be_used_is_refused(name: str, more: object, problem: str) -> None:
     """A name of another form, and a tokenizer that does not count, are refused where they are registered."""
@@ -165,6 +165,13 @@ def test_a_tokenizer_that_cannot_be_used_is_refused(name: str, more: object, pro
         register_encoding(name, Letters(more))
     with pytest.raises(EncodingUnavailable):
         load_encoding(name)
+
+
+def test_a_tokenizer_may_count_nothing_in_a_text() -> None:
+    """Zero is a number of tokens."""
+    name = f"nothing-{uuid.uuid4().hex}"
+    register_encoding(name, Letters(-6))
+    assert load_encoding(name).count("a text") == 0
 
 
 def test_an_encoding_is_loaded_once() -> None:

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from clew.contract import SessionConfig, Webhook
-from clew_workflows.contract.webhooks import MAX_WEBHOOKS, find_url_problem
+from clew_workflows.contract.limits import MAX_WEBHOOKS
+from clew_workflows.contract.webhooks import find_url_problem
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clew_workflows.host.tasks import SPENT
+from clew_workflows.host.runtime import SPENT
 from clew_workflows.protocol import RolloverThresholds
 
 LIMITS = {"events": 51_200, "bytes": 50 * 1024 * 1024, "updates": 2_000, "signals": 10_000}

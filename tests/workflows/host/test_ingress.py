@@ -9,13 +9,8 @@ from typing import Any, cast
 import pytest
 from temporalio import workflow
 
-from clew.contract import (
-    MAX_MESSAGE_BYTES,
-    MAX_SYSTEM_PROMPT_BYTES,
-    MAX_TOOL_RESULT_BYTES,
-    Limits,
-    SubagentResultInput,
-)
+from clew.contract import Limits, SubagentResultInput
+from clew.contract.limits import MAX_MESSAGE_BYTES, MAX_SYSTEM_PROMPT_BYTES, MAX_TOOL_RESULT_BYTES
 from clew.errors import (
     ClewError,
     ContextOverflow,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from clew.contract import MAX_SYSTEM_PROMPT_BYTES
+from clew.contract.limits import MAX_SYSTEM_PROMPT_BYTES
 from clew.errors import InvalidInput
 from tests.support.ingress import DECODERS, VALID, decode_refusal, make_arguments
 

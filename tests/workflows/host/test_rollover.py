@@ -25,7 +25,7 @@ from clew.contract import CancelInput, PendingCall
 from clew.errors import ArchiveUnavailable, Busy, Idle
 from clew.local import Reply, ToolCall
 from clew.session.transport import send_update
-from clew_activities import checkpoints
+from clew_activities import checkpoint_signing
 from clew_activities.archive import Archive
 from clew_activities.archive.thread_source import query_session
 from clew_workflows.host.payload_converter import make_tolerant
@@ -318,7 +318,7 @@ async def test_no_summary_begins_while_a_rollover_waits(stack: Stack, monkeypatc
         await may_sign.wait()
         return await query_session(*args)
 
-    monkeypatch.setattr(checkpoints, "query_session", query_later)
+    monkeypatch.setattr(checkpoint_signing, "query_session", query_later)
     summarizer = stack.add_model("a summary")
     policy = ContextPolicy(keep_last_turns=1, summarization_model=summarizer)
     async with run_rolling_worker(stack, RolloverThresholds(updates=5)) as clew:

@@ -14,8 +14,7 @@ from temporalio.worker import Worker
 from clew.contract.payloads import ToolMessage
 from clew.local import Reply, ToolCall
 from clew_workflows.contract.tokens import load_encoding
-from clew_workflows.host.intake import MAX_UNDECIDED, MIN_COST
-from clew_workflows.host.tasks import MAX_TASK_BYTES
+from clew_workflows.host.intake import MAX_TASK_BYTES, MAX_UNDECIDED, MIN_COST
 from clew_workflows.protocol import RolloverThresholds
 from tests.support import toolbox
 from tests.support.rolling import list_runs, make_id, run_rolling_worker

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,9 +12,10 @@ from temporalio import workflow
 from temporalio.client import WorkflowUpdateStage
 
 from clew import Session
-from clew.contract import MAX_WAITERS
-from clew_workflows.host import waiters as waiters_module
-from clew_workflows.host.waiters import Waiters
+from clew.contract.limits import MAX_WAITERS
+from clew_workflows.host import answers
+from clew_workflows.host.answers import Waiters
+from clew_workflows.host.execution import TimeLimits
 from clew_workflows.protocol import RolloverThresholds
 from tests.support.other_workflows import IMPATIENT
 from tests.support.rolling import SlowModel, make_id, run_rolling_worker
@@ -56,8 +58,10 @@ def test_of_waits_of_the_same_age_the_first_gives_way(monkeypatch: pytest.Monkey
     """Another process, which replays the history, answers the same callers in the same order."""
     now = 0.0
     monkeypatch.setattr(workflow, "time", lambda: now)
-    monkeypatch.setattr(waiters_module, "MAX_WAITERS", 40)
-    waiters = Waiters(timedelta(seconds=1))
+    monkeypatch.setattr(answers, "MAX_WAITERS", 40)
+    limits = TimeLimits(caller_patience=timedelta(seconds=1))
+    runtime: Any = SimpleNamespace(waits=limits, settle_soon=lambda: None)
+    waiters = Waiters(runtime)
     same = [waiters.enter() for _ in range(40)]
     now = 2.0
     for count in range(1, 41):

@@ -34,7 +34,7 @@ def test_what_is_carried_out_goes_on_unless_it_is_given_up() -> None:
     harness.ask()
     call = harness.call
     step = advance.advance(harness.session, decisions.reject(harness.state, "x", "unknown", ""), make_stamps())
-    assert (step.gave_up, step.session.effect) == (False, call)
+    assert (step.gave_up, step.stops, step.session.effect) == (False, False, call)
     for gave_up, stops, effect in ((False, True, call), (True, False, None)):
         # The first close stops the call and awaits its answer; the second one gives it up.
         decision, _ = commands.decide(step.session.state, step.session.thread, CloseInput(), None, harness.now)

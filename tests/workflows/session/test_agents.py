@@ -50,6 +50,12 @@ def test_a_worker_resolves_the_agent_before_anything_is_committed() -> None:
     assert (session.call.model, session.call.deployment) == ("openai:gpt-4o", "d-1")
 
 
+def test_an_entry_has_of_the_callers_policy_what_they_have_set() -> None:
+    """The fields that they have not set follow the agent's policy, also in a fork."""
+    session = begin(context_policy=ContextPolicy(max_messages=3))
+    assert session.thread[0].payload["own"]["context_policy"] == {"max_messages": 3}
+
+
 def test_the_worker_is_told_what_is_not_the_agents() -> None:
     """Its model, its tools, and whether its policy clears results, in so far as callers have set them."""
     session = begin(model="openai:gpt-4", tools=(), context_policy=ContextPolicy(clear_tool_results=None))

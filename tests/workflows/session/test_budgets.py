@@ -17,7 +17,7 @@ from clew_workflows.contract.payloads import ErrorPayload, Refused, SentRequest
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.protocol import CallModel, Failure
 from clew_workflows.session import budgets
-from clew_workflows.session.state import EIGHTHS, Learned
+from clew_workflows.session.state import EIGHTHS, Learned, get_run
 from clew_workflows.thread.context.contexts import rebuild_context
 from clew_workflows.thread.entries import Entry
 from tests.support.examples import examples
@@ -156,7 +156,7 @@ def test_whatever_a_refusal_tells_the_budget_gets_smaller(limit: Any, actual: An
     session = begin_small(model_options=ModelOptions(max_output_tokens=output))
     session.ask("hello")
     left = budgets.compute_budget_left(
-        session.state.settings, session.call, make_refusal(session, limit=limit, actual=actual, counted=counted)
+        get_run(session.state), make_refusal(session, limit=limit, actual=actual, counted=counted)
     )
     assert left is None or 1 <= left <= min(counted * 9 // 10, 1_000)
 
@@ -177,7 +177,7 @@ def test_the_budget_that_a_refusal_leaves(told: dict[str, int], left: int) -> No
     """The window less the reply, in tokens of ours, a tenth to spare; half where the provider tells too little."""
     session = begin_small()
     session.ask("hello")
-    assert budgets.compute_budget_left(session.state.settings, session.call, make_refusal(session, **told)) == left
+    assert budgets.compute_budget_left(get_run(session.state), make_refusal(session, **told)) == left
 
 
 def test_what_must_fit_and_does_not_fit_any_more_is_the_failure() -> None:

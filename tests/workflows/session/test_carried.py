@@ -8,14 +8,17 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from pydantic_core import to_json
 
 from clew.errors import InvalidInput, NewerVersion
+from clew_workflows.contract.outcomes import Usage
 from clew_workflows.contract.policy import ContextPolicy
-from clew_workflows.protocol import ArchiveRef
-from clew_workflows.session import advance
-from clew_workflows.session.carried import MAX_CARRIED_BYTES, carry, restore
+from clew_workflows.protocol import ArchiveRef, Prepared
+from clew_workflows.session import advance, carried
+from clew_workflows.session.carried import MAX_CARRIED_BYTES, carry, make_fork_state, restore
+from clew_workflows.thread.thread import Thread
 from clew_workflows.values import Packed
-from tests.support.session_harness import SessionHarness, carry_over
+from tests.support.session_harness import SessionHarness, carry_over, make_tool
 
 
 def busy_session() -> SessionHarness:
@@ -140,3 +143,59 @@ def test_a_carried_session_is_what_it_was() -> None:
     assert arrived.thread.find_config(arrived.thread.last_seq) == session.thread.find_config(session.thread.last_seq)
     with pytest.raises(LookupError):
         session.thread[session.thread.rev]
+
+
+def test_a_fork_of_a_pinned_session_keeps_the_schemas_of_its_entry() -> None:
+    """A pinned session has them without an agent, too, whatever the workers' tools have become. It makes no entry."""
+    session = SessionHarness(tools=("add",), pin=True)
+    shared = Thread(session.thread.slice(0, 0))
+    session.configure(system_prompt="Be brief.")
+    session.state, session.thread = make_fork_state(session.session, shared, "s-2", ()), shared
+    tool = make_tool("add")
+    changed: Any = {**tool.spec, "description": "Adds otherwise."}
+    session.take_event(Prepared(tools=(tool.model_copy(update={"spec": changed}),)))
+    assert [known.spec for known in session.state.settings.tools or ()] == [tool.spec]
+    assert session.entry_names == ["config"]
+
+
+def test_a_fork_has_used_what_its_entries_have() -> None:
+    """Neither what later runs have used nor the active one. It has the outcomes and the tools of its last entry."""
+    session = SessionHarness()
+    session.ask("one", "r-1")
+    session.reply("fine", usage=Usage(input_tokens=1))
+    shared = Thread(session.thread.slice(0, session.thread.last_seq))
+    session.ask("two", "r-2")
+    session.ask("too", "r-3", on_busy="steer")
+    session.reply("fine", usage=Usage(input_tokens=10))
+    session.reply("fine", usage=Usage(input_tokens=20))
+    session.ask("three", "r-4")
+    session.reply("", "add", usage=Usage(input_tokens=100))
+    fork = make_fork_state(carry_over(session), shared, "s-2", ())
+    assert fork.spent.own == Usage(input_tokens=1, model_calls=1)
+    assert [outcome.request_id for outcome in fork.memory.outcomes.unpack()] == ["r-1"]
+    assert fork.settings == session.state.settings
+
+
+@pytest.mark.parametrize("upto", [-1, 1])
+def test_entries_that_are_not_archived_are_carried(upto: int) -> None:
+    """There is no other place for them."""
+    session = SessionHarness()
+    session.ask()
+    session.reply("fine")
+    archive = ArchiveRef(execution="x", family="s-1", upto=upto) if upto >= 0 else None
+    state = replace(session.state, archive=archive)
+    arrived = restore(carry(advance.Session(state, session.thread), recent_entries=0))
+    assert arrived.thread.first_seq == upto + 1
+    assert list(arrived.thread) == list(session.thread)[upto + 1 :]
+
+
+def test_the_newest_entries_are_carried_as_far_as_they_have_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Although the archive has them: readers find them without it."""
+    session = SessionHarness()
+    session.ask()
+    session.reply("fine")
+    assert carry_over(session, recent_entries=1).thread.first_seq == session.thread.last_seq
+    size = sum(len(to_json(entry.as_dict())) for entry in session.thread.slice(2, 3))
+    for room, first_seq in ((size, 2), (size - 1, 3)):
+        monkeypatch.setattr(carried, "RECENT_BYTES", room)
+        assert carry_over(session).thread.first_seq == first_seq

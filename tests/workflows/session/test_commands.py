@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,8 +23,10 @@ from clew.contract import (
     SubmitInput,
     SummarizeInput,
 )
-from clew.errors import Closed, InvalidInput, Refusal
-from clew_workflows.session import commands
+from clew.errors import Closed, InvalidInput, Refusal, Repeated
+from clew_workflows.contract.outputs import OperationReceipt
+from clew_workflows.protocol import ArchiveRef
+from clew_workflows.session import commands, decisions
 from clew_workflows.session.commands import Command
 from tests.support.session_harness import SessionHarness
 
@@ -86,6 +90,27 @@ def test_a_closed_session_takes_nothing_but_another_close(command: Command) -> N
         session.do(command)
 
 
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: type(command).__name__)
+def test_a_session_that_hibernates_takes_no_new_work(command: Command) -> None:
+    """It may still move, be closed, and record a fork: the caller need not open it again for these."""
+    session = SessionHarness()
+    session.state = replace(session.state, archive=ArchiveRef(execution="x", family="s-1", upto=-1))
+    session.apply(decisions.hibernate(session.state, None))
+    with nullcontext() if isinstance(command, CloseInput | MoveInput | ForkedInput) else pytest.raises(Closed):
+        session.do(command)
+
+
+def test_only_the_first_compaction_waits_for_its_summary() -> None:
+    """One that comes while the summary of another is written is deferred, and its caller answered at once."""
+    session = SessionHarness()
+    session.ask()
+    session.reply("fine")
+    operation = {"type": "replace", "reason": "compaction", "base_seq": session.thread.last_seq}
+    first, second = (ContextOperation.model_validate({"op_id": name, "operation": operation}) for name in "ab")
+    assert session.do(first) == commands.CompactionAwaited("summary-1", "a")
+    assert session.do(second) == OperationReceipt(op_id="b", status="deferred")
+
+
 def test_a_message_is_new_once() -> None:
     """The same id again is the same request, and asks for no room in a full history."""
     session = SessionHarness()
@@ -111,3 +136,24 @@ def test_an_update_id_names_a_request_only_if_it_is_an_id(update_id: str, named:
     with pytest.raises(InvalidInput, match="send another Update id"):
         session.do(given, own_id=update_id)
     session.do(given, own_id="x" * 200)
+
+
+def test_an_encrypted_input_is_carried_out_once() -> None:
+    """Whoever repeats it byte for byte is refused, unless it changes nothing; a checkpoint counts as a change."""
+    session = SessionHarness()
+
+    def take(command: Command, seal: str) -> None:
+        decision, _ = commands.decide(session.state, session.thread, command, None, session.now, seal=seal)
+        session.apply(decision)
+
+    hello = MessageInput(content="hello", request_id="r-1")
+    take(hello, "seal-1")
+    session.reply("fine")
+    take(hello, "seal-1")
+    with pytest.raises(Repeated):
+        take(MessageInput(content="hello", request_id="r-2"), "seal-1")
+    take(MessageInput(content="hello", request_id="r-2"), "seal-2")
+    session.reply("fine")
+    take(CheckpointInput(), "seal-3")
+    with pytest.raises(Repeated):
+        take(CheckpointInput(), "seal-3")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from clew.contract import CloseInput, MessageInput, ModelOptions, SessionConfig
+from clew.contract import CloseInput, MessageInput, SessionConfig
 from clew.errors import ClewError, InvalidInput, InvalidTokenBudget
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.protocol import Failure, Prepare, Prepared, RequestedTool
@@ -25,29 +25,6 @@ def test_a_session_begins_unprepared() -> None:
     session = SessionHarness(prepare=False)
     assert session.state.phase == "preparing"
     assert session.entry_names == []
-
-
-def test_the_configuration_is_the_first_fact_and_complete() -> None:
-    """Seq 0 holds all that shapes a context, defaults included, so that no later default can change it."""
-    session = SessionHarness(system_prompt="Be brief.", model_options=ModelOptions(seed=3))
-    config = session.thread[0]
-    assert config.kind == "config"
-    assert [tool["name"] for tool in config.payload["tools"]] == ["add", "look"]
-    assert config.payload["model_options"] == {"seed": 3}
-    assert config.payload["context_policy"] == session.state.settings.policy.model_dump(mode="json")
-    # Those that the session does not have are absent, and the usual priority and scope are not recorded.
-    absent = {
-        "agent",
-        "pin",
-        "fallbacks",
-        "provider_tools",
-        "external_tools",
-        "priority",
-        "approval_scope",
-        "webhooks",
-    }
-    assert set(config.payload) == {*SessionConfig.model_fields, "tokens"} - absent
-    assert session.state.phase == "idle"
 
 
 def test_a_preparation_that_only_counts_schemas_commits_nothing() -> None:
@@ -152,25 +129,6 @@ def test_a_waiting_request_fails_with_the_answer_it_waited_for() -> None:
     assert session.state.phase == "idle"
 
 
-def test_a_rejected_signal_is_a_fact_and_disturbs_nothing() -> None:
-    """In every phase: what came is recorded, and what runs goes on."""
-    session = SessionHarness()
-    session.ask()
-    before = session.state
-    session.apply(decisions.reject(session.state, "s" * 500, "unknown signal", "what came"))
-    assert session.state == before
-    entry = session.thread[2]
-    assert entry.kind == "input"
-    assert entry.payload == {
-        "event": "rejected",
-        "kind": "s" * 200,
-        "reason": "unknown signal",
-        "content": "what came",
-    }
-    session.reply("fine")
-    assert session.thread[3].payload["recipe"]["basis_seq"] == 1
-
-
 def test_closing_an_idle_session_says_so_and_why() -> None:
     """The reason that the caller gave is in the thread."""
     session = SessionHarness()
@@ -197,6 +155,18 @@ def test_closing_cancels_what_runs(phase: str) -> None:
     outcome = session.find_outcome(request_id)
     assert (outcome["status"], outcome["termination_reason"]) == ("cancelled", "closed")
     assert_valid(build_context(session.thread).messages)
+
+
+def test_a_session_that_was_never_prepared_closes_without_an_entry() -> None:
+    """A thread begins with a `config` entry. A request that waits has its outcome all the same."""
+    session = SessionHarness(prepare=False)
+    session.close()
+    assert (session.state.phase, session.entry_names) == ("closed", [])
+    waited = SessionHarness(prepare=False)
+    request_id = waited.ask("hello")
+    waited.close()
+    assert waited.entry_names == ["input", "run"]
+    assert waited.find_ending(request_id) == ("cancelled", "closed")
 
 
 @pytest.mark.parametrize("late", ["prepared", "reply", "results", "fail"])

@@ -8,7 +8,7 @@ import pytest
 
 from clew.contract import ExternalToolSpec, ToolResultInput
 from clew.errors import InvalidInput, TooLarge, UnknownTool
-from clew_workflows.contract.names import MAX_TOOLS_BYTES
+from clew_workflows.contract.limits import MAX_TOOLS_BYTES
 from clew_workflows.contract.payloads import ConfigPayload
 from clew_workflows.protocol import Prepare, RequestedTool
 from clew_workflows.session import configuration, outside, subagents, tool_rounds
@@ -219,3 +219,15 @@ def test_a_context_of_an_earlier_call_has_those_of_its_time() -> None:
         "look",
         "weather",
     ]
+
+
+def test_the_patterns_of_all_external_tools_are_bounded() -> None:
+    """Together, because all of them are compiled in one workflow task."""
+
+    def define_matching(name: str, patterns: int) -> ExternalToolSpec:
+        properties = {str(number): {"type": "string", "pattern": "a"} for number in range(patterns)}
+        return define(name, parameters={"type": "object", "properties": properties})
+
+    tool_rounds.check_external_tools([define_matching("a", 50), define_matching("b", tool_rounds.MAX_PATTERNS - 50)])
+    with pytest.raises(InvalidInput, match=r"external_tools\.1\.parameters: with it there are over 100 patterns"):
+        tool_rounds.check_external_tools([define_matching("a", 50), define_matching("b", 51)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from typing import Any
@@ -90,7 +91,7 @@ def test_while_a_run_is_active_an_operation_waits_for_its_end() -> None:
 
 
 def test_the_latest_operation_wins() -> None:
-    """The one that it supersedes leaves a `superseded` entry that names both."""
+    """The one that it supersedes leaves a `superseded` entry that names both, with what the caller had sent."""
     session = SessionHarness()
     session.ask()
     session.operate("o-1")
@@ -98,6 +99,8 @@ def test_the_latest_operation_wins() -> None:
     superseded = session.events("superseded")
     assert [(entry["op_id"], entry["kind"]) for entry in superseded] == [("o-1", "modify_context")]
     assert "'o-2'" in superseded[0]["reason"]
+    sent = {"type": "replace", "result_context": {"messages": [{"role": "user", "content": "told by o-1"}]}}
+    assert json.loads(superseded[0]["content"]) == {"op_id": "o-1", "context_ref": "default", "operation": sent}
     session.reply("done")
     assert list_lanes(session) == [("o-2", "draft")]
 

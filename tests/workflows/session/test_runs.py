@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from clew.contract import ModelOptions
 from clew_workflows.contract.outcomes import Usage
-from clew_workflows.contract.policy import ContextPolicy
-from clew_workflows.protocol import CallModel, Declined, Failure, RequestedTool
+from clew_workflows.protocol import CallModel, Declined, Failure, RequestedTool, RunTools
 from clew_workflows.session import runs
 from tests.support.session_harness import SessionHarness
 from tests.support.threads import assert_valid
@@ -31,21 +31,6 @@ def test_a_final_answer_completes_the_run() -> None:
     assert (outcome["status"], outcome["termination_reason"]) == ("completed", "final_answer")
     assert (outcome["answer_seq"], outcome["last_seq"], outcome["iterations"]) == (2, 3, 1)
     assert outcome["usage"] == Usage(input_tokens=10, output_tokens=2, model_calls=1).model_dump()
-
-
-def test_a_reply_keeps_its_recipe() -> None:
-    """The assistant's entry says what the model was shown, in terms of the thread, and whose call it answers."""
-    session = SessionHarness()
-    session.ask(context_policy=ContextPolicy(keep_last_turns=1), model_options=ModelOptions(temperature=0))
-    session.reply("hi", thinking="hm", stop_reason="stop")
-    entry = session.thread[2]
-    recipe = entry.payload["recipe"]
-    assert (recipe["context_ref"], recipe["basis_seq"], recipe["model"]) == ("default", 1, "openai:gpt-4o")
-    assert recipe["context_policy"] == {"keep_last_turns": 1}
-    assert (recipe["digest"], recipe["policy_hash"], recipe["input_tokens"], recipe["attempt"]) == ("d", "p", 7, 1)
-    assert recipe["model_options"]["temperature"] == 0
-    assert entry.payload["thinking"] == "hm"
-    assert (entry.refs["call_id"], entry.refs["iteration"]) == ("call-1", 1)
 
 
 def test_tools_of_one_round_run_together_and_are_committed_in_call_order() -> None:
@@ -267,3 +252,44 @@ def test_an_empty_reply_is_no_answer() -> None:
     session.reply("", "add")
     session.fail()
     assert session.find_outcome(request_id)["answer_seq"] == 2
+
+
+def test_a_request_that_ends_unopened_has_a_run_id_of_its_own() -> None:
+    """Ids of runs count up, also of those that never began."""
+    session = SessionHarness()
+    first = session.ask()
+    waiting = session.ask(on_busy="queue")
+    session.cancel(waiting)
+    session.reply("fine")
+    last = session.ask()
+    session.reply("fine")
+    ids = [session.find_outcome(request_id)["run_id"] for request_id in (first, waiting, last)]
+    assert ids == ["run-1", "run-2", "run-3"]
+
+
+@pytest.mark.parametrize(
+    ("stop_reason", "reason"),
+    [("length", "the reply reached its limit of 900 tokens"), ("stop", "the reply ended")],
+)
+def test_a_call_that_ends_within_its_arguments_is_answered_with_the_reason(stop_reason: Any, reason: str) -> None:
+    """The model learns whether it was the limit of its reply, and how large that is."""
+    session = SessionHarness()
+    session.ask(model_options=ModelOptions(max_output_tokens=900))
+    session.reply("", RequestedTool(name="add", arguments={}, cut=True), stop_reason=stop_reason)
+    result = next(entry for entry in session.thread if entry.payload.get("role") == "tool")
+    assert result.payload["content"].startswith(f"error: {reason} within the arguments of this call")
+    assert result.payload["is_error"]
+
+
+def test_replies_that_end_within_a_tool_call_are_paid_for_three_times_at_most() -> None:
+    """In a row: the limit that cuts them would cut the next one, too."""
+    session = SessionHarness()
+    request_id = session.ask()
+    cut = RequestedTool(name="add", arguments={}, cut=True)
+    for tool in (cut, cut, RequestedTool(name="add"), cut, cut):
+        session.reply("", tool)
+        if isinstance(session.effect, RunTools):
+            session.answer_calls("3")
+    assert session.state.run
+    session.reply("", cut)
+    assert session.find_ending(request_id) == ("failed", "max_output_tokens")

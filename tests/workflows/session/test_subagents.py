@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from clew.contract import MAX_SUBAGENT_DEPTH, SubagentResultInput, Task, ToolResultInput
+from clew.contract import SubagentResultInput, Task, ToolResultInput
+from clew.contract.limits import MAX_SUBAGENT_DEPTH
 from clew.errors import Busy, UnknownToolCall
 from clew_workflows.contract.names import make_child_id
 from clew_workflows.contract.outcomes import Usage
 from clew_workflows.protocol import ArchiveRef, Failure, RequestedTool
 from clew_workflows.session import decisions, outside, runs, subagents, views
-from clew_workflows.session.state import Child
+from clew_workflows.session.state import Child, Decision
 from tests.support.session_harness import SessionHarness, carry_over
 from tests.support.threads import assert_valid
 
@@ -208,6 +209,18 @@ def test_working_time_counts_once_and_waiting_time_never(worked: float, deadline
     assert session.state.run.clock.deadline == deadline
 
 
+def test_the_work_of_a_subagent_counts_in_its_round_alone() -> None:
+    """It worked while the clock ran. A later wait for a person does not count at all."""
+    session = waiting("look_agent", "add", request_timeout_seconds=100)
+    report(session, "tool00001", worked_seconds=20.0)
+    session.answer_call("tool00002", "3")
+    session.reply("", "order_outside")
+    session.time = 30
+    session.do(_submit("tool00003"))
+    assert session.state.run
+    assert session.state.run.clock.deadline == 130.0
+
+
 def test_a_subagent_reports_how_long_it_has_worked() -> None:
     """Without the time in which its own clock stood still."""
     session = SessionHarness(task=TASK, tools=TOOLS)
@@ -371,3 +384,15 @@ def test_children_survive_a_rollover() -> None:
     report(session, "tool00001")
     assert json.loads(json.dumps(list_steps(session))) == {"tool00002": "start"}
     assert start(session, session.state.children[0]).max_total_tokens == 440
+
+
+def test_a_child_that_fails_after_its_parent_was_closed_changes_nothing() -> None:
+    """The parent cancels its children when it is closed, and has no call that waits."""
+    session = waiting("look_agent")
+    (child,) = session.state.children
+    session.close()
+    (cancelled,) = session.state.children
+    assert subagents.take_failure(session.state, cancelled, "it could not start") == Decision(session.state)
+    answered = waiting("look_agent", "add")
+    report(answered, "tool00001")
+    assert subagents.take_failure(answered.state, child, "it is gone") == Decision(answered.state)

@@ -1,14 +1,22 @@
-"""Tool calls: what the thread says of each is what happened to it."""
+"""Tool calls: what the thread says of each is what happened to it, its arguments, and results of remote calls."""
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+from pydantic_core import to_json
 
+from clew import tool
 from clew.contract import HibernateInput, LateResultInput
 from clew.errors import Busy
 from clew_workflows.contract.content import get_text
+from clew_workflows.contract.messages import ToolSpec
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.protocol import (
     ArchiveRef,
@@ -19,14 +27,23 @@ from clew_workflows.protocol import (
     ToolAnswered,
     ToolReturned,
 )
-from clew_workflows.session import advance, decisions
+from clew_workflows.session import advance, decisions, tool_rounds
 from clew_workflows.session.carried import carry, restore
 from clew_workflows.session.state import RequestedCall
-from clew_workflows.session.tool_rounds import MAX_DETACHED_CALLS
+from clew_workflows.session.tool_rounds import (
+    MAX_DETACHED_CALLS,
+    MAX_PATTERNS,
+    check_arguments,
+    find_argument_problem,
+    read_remote_result,
+)
 from clew_workflows.thread.context.contexts import build_context
 from clew_workflows.thread.entries import Entry
+from tests.support.images import PARTS, PNG
 from tests.support.session_harness import SessionHarness, make_reply, make_tool
 from tests.support.threads import assert_valid
+
+# Tool calls: what the thread says of each is what happened to it.
 
 
 def begin_round(idempotent: bool = False) -> SessionHarness:
@@ -110,6 +127,23 @@ def test_an_idempotent_call_in_flight_may_have_run(how: str) -> None:
     end_run(session, how)
     assert list_results(session)[1].startswith("interrupted (")
     assert list_results(session)[1].endswith("this call may have run")
+
+
+@pytest.mark.parametrize(
+    ("idempotent", "failure", "content"),
+    [
+        (True, "tool_failed", "error: tool_failed: no funds"),
+        (True, "internal", "error: internal"),
+        (True, "worker_lost", "interrupted (worker_lost): this call may have run"),
+        (False, "tool_failed", "in doubt (tool_failed): it is not known whether this call took effect"),
+    ],
+)
+def test_only_an_idempotent_call_may_fail_without_a_doubt(idempotent: bool, failure: str, content: str) -> None:
+    """The model reads the words of a tool that has failed, and of other failures the type alone."""
+    session = begin_round(idempotent)
+    session.answer_call("tool00002", failure=Failure(type=failure, message="no funds"))
+    assert list_results(session)[1].startswith(content)
+    assert ("no funds" in list_results(session)[1]) == ("no funds" in content)
 
 
 @pytest.mark.parametrize("how", ENDS)
@@ -298,3 +332,168 @@ def test_only_a_tool_that_takes_a_context_gets_the_metadata() -> None:
     add, look = (planned.call for planned in session.round.calls)
     assert (add.metadata, add.request_metadata, add.agent, add.iteration) == (None, None, None, 1)
     assert (look.metadata, look.request_metadata) == ({"customer": "4711"}, {"channel": "mail"})
+
+
+# Arguments against a tool's parameters in workflow code: what is wrong with them, within milliseconds.
+
+
+class Sum(BaseModel):
+    """One of two alternatives that no field tells apart."""
+
+    left: Sum | Product | int
+    right: Sum | Product | int
+
+
+class Product(BaseModel):
+    """The other one."""
+
+    left: Sum | Product | int
+    right: Sum | Product | int
+
+
+@tool
+def compute(term: Sum, unit: str, digits: int = 2) -> None:
+    """Compute a term."""
+
+
+def term(depth: int, innermost: Any) -> dict[str, Any]:
+    value = {"left": innermost, "right": 1}
+    for _ in range(depth):
+        value = {"left": value, "right": 1}
+    return value
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"term": term(3, 1), "unit": "m"}, None),
+        ({"term": term(3, 1)}, "unit: it is missing"),
+        ({"term": term(3, 1), "unit": 1}, 'unit: it is not of the form {"type":"string"}'),
+        ({"term": term(3, "x"), "unit": "m"}, 'term: it is not of the form {"$ref":"#/$defs/Sum"}'),
+        ({"term": term(3, 1), "unit": "m", "digit": 1}, "digit: the tool has no such argument"),
+        ({"term": term(60, 1), "unit": "m"}, "validating them takes over 100000 steps"),
+        ({"term": term(190, "x"), "unit": "m"}, "validating them takes over 100000 steps"),
+    ],
+)
+def test_the_problem_is_told_by_its_argument(arguments: dict[str, Any], problem: str | None) -> None:
+    begun = time.process_time()
+    found = find_argument_problem(arguments, compute.spec["parameters"])
+    assert found is None if problem is None else (found or "").startswith(problem)
+    assert time.process_time() - begun < 10
+
+
+def test_the_largest_term_that_is_taken_costs_milliseconds() -> None:
+    """Also when it is wrong in its innermost part, where a list of all errors would have a hundred thousand."""
+    depth = 0
+    begun = time.process_time()
+    while "takes over" not in (
+        find_argument_problem({"term": term(depth, "x"), "unit": "m"}, compute.spec["parameters"]) or ""
+    ):
+        depth += 1
+    assert 10 < depth < 30
+    assert time.process_time() - begun < 10
+
+
+def test_a_schema_that_cannot_be_used_is_a_problem() -> None:
+    assert "is not supported" in (find_argument_problem({}, {"$dynamicRef": "#"}) or "")
+    assert "regex" in (find_argument_problem({"a": "b"}, {"properties": {"a": {"pattern": "("}}}) or "")
+
+
+@pytest.mark.parametrize(
+    ("schema", "problem"),
+    [
+        ({"properties": {str(n): {"pattern": r"\p{L}{1,20}"} for n in range(MAX_PATTERNS)}}, None),
+        ({"properties": {str(n): {"pattern": "a"} for n in range(MAX_PATTERNS + 1)}}, "101 patterns, at most 100"),
+        ({"anyOf": [{"patternProperties": {f"a{n}": {} for n in range(60)}}] * 2}, "120 patterns, at most 100"),
+        ({"properties": {"a": {"pattern": r"\p{L}{1,200}"}}}, "not valid, or too large"),
+    ],
+)
+def test_patterns_are_compiled_within_the_time_of_a_workflow_task(
+    schema: dict[str, Any], problem: str | None
+) -> None:
+    """There are a hundred of a megabyte at most."""
+    begun = time.process_time()
+    found = find_argument_problem({"a": "b"}, schema)
+    assert found is None if problem is None else problem in (found or "")
+    assert time.process_time() - begun < 2
+
+
+def test_the_calls_of_a_round_share_the_steps() -> None:
+    """However many calls a reply has, their validation together takes no more steps than that of one may take."""
+    schema = {"type": "object", "properties": {"x": {"type": "array", "items": {"type": "integer"}}}}
+    arguments = {"x": list(range(2000))}
+    spec: ToolSpec = {"name": "look", "description": "", "parameters": schema}
+    large = RequestedTool(name="look", arguments=arguments)
+    assert check_arguments([large], [spec])[0].problem is None
+    small, *rest = check_arguments([RequestedTool(name="look", arguments={"x": [1]}), *[large] * 63], [spec])
+    assert small.problem is None
+    assert all("over 1562 steps" in str(call.problem) for call in rest)
+
+
+def test_a_schema_that_is_none_is_a_problem() -> None:
+    """A worker refuses it at its start; a session that meets one all the same goes on."""
+    assert "thing" in str(find_argument_problem({}, {"type": "thing"}))
+
+
+# Results of remote calls: every payload becomes a text that the model reads.
+
+
+LIMIT = 256
+
+
+@given(st.sampled_from(["json/plain", "json/protobuf", "binary/null", "binary/plain", "", "é"]), st.binary())
+def test_no_payload_is_too_odd(encoding: str, data: bytes) -> None:
+    """The answer is short enough, and can be written."""
+    answer = read_remote_result(encoding, data, LIMIT)
+    assert len(answer.text.encode()) <= LIMIT or answer.is_error
+
+
+@given(st.text(alphabet=st.characters(exclude_categories=["Cs"])))
+def test_a_string_is_the_text_itself(text: str) -> None:
+    """Without quotes, as the result of a Python function is."""
+    answer = read_remote_result("json/plain", to_json(text), 10_000)
+    assert (answer.content, answer.is_error) == (text, False)
+
+
+def test_other_values_are_their_json() -> None:
+    """As the worker has written it."""
+    assert read_remote_result("json/plain", b'{"a": [1.50, null]}', LIMIT).content == '{"a": [1.50, null]}'
+    assert read_remote_result("json/protobuf", b'{"a":1}', LIMIT).content == '{"a":1}'
+    assert read_remote_result("binary/null", b"", LIMIT).content == "null"
+
+
+def test_a_result_over_the_limit_is_truncated() -> None:
+    """The mark names the size of all of it."""
+    content = read_remote_result("json/plain", b'"' + b"x" * 300 + b'"', LIMIT).text
+    assert content.endswith("x\n[truncated: the first 186 of 300 bytes are shown]")
+    assert len(read_remote_result("json/plain", b'"' + b"x" * LIMIT + b'"', LIMIT).content) == LIMIT
+
+
+@pytest.mark.parametrize("form", PARTS)
+def test_an_image_is_described(form: str) -> None:
+    """The model reads what was left out, as of the result of a Python function."""
+    content = read_remote_result("json/plain", to_json(PARTS[form]), 100_000).content
+    assert f"{len(PNG)} bytes: left out" in content
+    assert len(content) < 300
+
+
+@pytest.mark.parametrize("odd", [7, None, "text", {"type": "video"}, {"type": "image", "blob": {}}, {"type": "text"}])
+def test_a_part_that_cannot_be_used_costs_no_other(odd: object) -> None:
+    """It is a text, and the image beside it stays an image."""
+    image = {"type": "image", "url": "https://h.example/a.png"}
+    answer = read_remote_result("json/plain", to_json([{"type": "text", "text": "look"}, odd, image]), 10_000)
+    assert not isinstance(answer.content, str)
+    assert [part["type"] for part in answer.content] == ["text", "text", "image"]
+    assert answer.content[0] == {"type": "text", "text": "look"}
+
+
+def test_a_call_is_started_once() -> None:
+    """Also if the round's effect is carried out again, in the next workflow run."""
+    session = SessionHarness()
+    session.dispatching = False
+    session.ask()
+    session.reply("", "add", "look")
+    effect = session.round
+    assert tool_rounds.list_starting(session.state, effect) == effect.calls
+    session.apply(tool_rounds.mark_scheduled(session.state, effect))
+    assert tool_rounds.list_starting(session.state, effect) == ()

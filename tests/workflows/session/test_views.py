@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from pydantic_core import to_json
 
-from clew.contract import MAX_MESSAGE_BYTES, ContextQuery, EntriesQuery, TranscriptQuery, WindowQuery
+from clew.contract import ContextQuery, EntriesQuery, FollowQuery, PendingMessage, TranscriptQuery, WindowQuery
+from clew.contract.limits import MAX_MESSAGE_BYTES
 from clew.contract.payloads import OperationPayload
-from clew.errors import InvalidInput
+from clew.errors import InvalidInput, InvalidTokenBudget
 from clew_activities.model.reply_in_progress import MAX_REPLY_BYTES
 from clew_workflows.contract.messages import compute_digest
 from clew_workflows.contract.outcomes import Usage
@@ -19,6 +21,7 @@ from clew_workflows.contract.outputs import Context, SessionStatus, Window
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.protocol import RequestedTool
 from clew_workflows.session import decisions, drafts, requests, views
+from clew_workflows.session.state import Learned
 from clew_workflows.thread.context.contexts import take_page
 from clew_workflows.thread.entries import Draft
 from tests.support.examples import mark_slow_except
@@ -217,6 +220,31 @@ def test_entries_are_found_by_who_said_so() -> None:
     for source, content in (("ci", "a"), ("steer", "b")):
         (found,) = read_all_entries(session, source=source)
         assert found["payload"]["content"] == content
+
+
+def test_a_page_has_as_many_rows_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small rows count with what stands between them."""
+    monkeypatch.setattr(views, "MAX_PAGE_BYTES", 20_000)
+    session = SessionHarness()
+    for _ in range(200):
+        session.apply(decisions.reject(session.state, "x", "unknown", ""))
+    page = views.answer_entries(session.thread, EntriesQuery())
+    size, following = len(to_json(page["entries"])), session.thread[page["next_seq"]].as_dict()
+    assert size <= 20_000 <= size + len(to_json(following)) + 1
+
+
+def test_a_viewer_gets_the_new_entries_and_then_the_status() -> None:
+    """Without a seq it gets the status alone, which has the seq to go on from. A page before the last has none."""
+    session = open_session_with_tools()
+    seqs_and_revs = []
+    for from_seq in (None, 8, 10):
+        page = views.answer_follow(session.state, session.thread, FollowQuery(from_seq=from_seq))
+        seqs_and_revs.append(([entry["seq"] for entry in page["entries"]], page["status"]["rev"]))
+    assert seqs_and_revs == [([], 10), ([8, 9], 10), ([], 10)]
+    session = open_chat(*[(CONTENTS["plain"], "ok")] * 4)
+    first = views.answer_follow(session.state, session.thread, FollowQuery(from_seq=0))
+    assert "status" not in first
+    assert "status" in views.answer_follow(session.state, session.thread, FollowQuery(from_seq=first["next_seq"]))
 
 
 def test_a_transcript_is_what_was_said() -> None:
@@ -429,3 +457,69 @@ def test_the_cursor_is_the_last_seq_of_the_active_lane() -> None:
     payload = {"op_id": "o", "context_ref": "default", "operation": operation}
     session.commit(Draft(OperationPayload.from_json(payload)))
     assert views.answer_status(session.state, session.thread)["projection_cursor_seq"] == session.thread.last_seq
+
+
+# Previews: the context of a message that has not been sent, whether it fits, and its cost.
+
+
+SHORT = ContextPolicy(max_input_tokens=700, reserve_output_tokens=100, keep_last_turns=2)
+
+
+def query(*contents: str, **asked: Any) -> ContextQuery:
+    pending = tuple(PendingMessage(role="user", content=content) for content in contents)
+    return ContextQuery(pending=pending, **asked)
+
+
+def test_a_preview_commits_nothing() -> None:
+    """Thread and state do not change; the answer has the seq at which it was made."""
+    session = SessionHarness()
+    session.ask("one")
+    session.reply("yes")
+    state, rev = session.state, session.thread.rev
+    shown = views.build_projection(session.state, session.thread, query("two", "three"))
+    assert (session.state, session.thread.rev) == (state, rev)
+    assert [message["content"] for message in shown.messages] == ["one", "yes", "two", "three"]
+    meta = shown.meta
+    assert (meta.pending_count, meta.fits, meta.basis_last_seq, meta.basis_rev) == (2, True, rev - 1, rev)
+    assert (meta.entries_total, meta.entries_included) == (rev, 2)
+    assert (meta.model, meta.budget) == ("openai:gpt-4o", session.state.settings.policy.budget)
+    assert meta.max_output_tokens == session.state.settings.policy.reserve_output_tokens
+    earlier = views.build_projection(session.state, session.thread, query("two", at_seq=2)).meta
+    assert (earlier.basis_last_seq, earlier.entries_total, earlier.entries_included) == (2, 3, 2)
+
+
+def test_what_does_not_fit_is_answered() -> None:
+    """The answer names the part that is too large; an invalid policy is refused."""
+    session = SessionHarness(table=True, context_policy=SHORT)
+    shown = views.build_projection(session.state, session.thread, query("word " * 2000))
+    meta = shown.meta
+    assert (shown.messages, meta.fits, meta.truncated) == ([], False, True)
+    assert meta.overflow
+    assert meta.overflow.part == "request"
+    assert meta.overflow.needed > meta.overflow.available
+    assert meta.estimated_tokens > (meta.budget or 0)
+    assert meta.input_cost_usd is None
+    roomy = query("word " * 2000, context_policy=ContextPolicy(max_input_tokens=100_000))
+    fitting = views.build_projection(session.state, session.thread, roomy).meta
+    assert (fitting.fits, fitting.estimated_tokens) == (True, meta.estimated_tokens)
+    none = query("one", context_policy=ContextPolicy(max_input_tokens=50))
+    with pytest.raises(InvalidTokenBudget):
+        views.build_projection(session.state, session.thread, none)
+
+
+def test_it_is_priced_by_what_a_worker_has_told() -> None:
+    """Input by its tokens, as the provider counts them, and at most a reply of full length; unknown is not 0."""
+    session = SessionHarness(table=True)
+    (price,) = session.state.settings.profiles["openai:gpt-4o"].prices
+    meta = views.build_projection(session.state, session.thread, query("one")).meta
+    tokens, reply = meta.estimated_tokens, meta.max_output_tokens or 0
+    assert meta.input_cost_usd == pytest.approx(tokens * price.input / 1e6)
+    assert meta.cost_usd_at_most == pytest.approx((tokens * price.input + reply * price.output) / 1e6)
+    state = replace(
+        session.state, settings=replace(session.state.settings, learned={"openai:gpt-4o": Learned(eighths=16)})
+    )
+    assert views.build_projection(state, session.thread, query("one")).meta.input_cost_usd == pytest.approx(
+        2 * tokens * price.input / 1e6
+    )
+    unknown = SessionHarness(table=True, model="local:unheard-of")
+    assert views.build_projection(unknown.state, unknown.thread, query("one")).meta.input_cost_usd is None

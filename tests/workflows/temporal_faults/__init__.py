@@ -4,7 +4,6 @@ Tested in other modules:
 
 `cancelled_calls`: tests/clew/session/test_transport, tests/clew/session/test_request
 `failure_details`: tests/workflows/test_remote_tools
-`noted_task`: tests/contract/test_hostile_input: refused updates beside a run, replayed
 `refused_updates`: tests/clew/session/test_request
 `replayed_state`: tests/audit/test_state_builder
 `slow_timers`: tests/workflows/host/test_tokenizing

@@ -11,7 +11,7 @@ from temporalio.client import WorkflowHandle
 from temporalio.worker import Worker
 
 from clew.errors import ClewError
-from clew.worker import ClewPlugin, make_worker
+from clew.worker import ClewPlugin, WorkerSettings, make_worker
 from clew_activities.providers import Providers
 from clew_workflows.temporal_faults import private_parts
 from clew_workflows.temporal_faults.private_parts import UnsupportedTemporal, check_private_parts
@@ -73,11 +73,12 @@ async def test_a_worker_does_not_start_without_them(stack: Stack, monkeypatch: p
         async with httpx.AsyncClient() as http:
             make_worker(
                 stack.clew.temporal,
-                task_queue=uuid.uuid4().hex,
-                providers=Providers({}),
-                tools={},
-                http=http,
-                store=stack.store,
+                WorkerSettings(
+                    task_queue=uuid.uuid4().hex,
+                    providers=Providers({}),
+                    store=stack.store,
+                ),
+                http,
             )
     plugin = ClewPlugin(store=stack.store, environ={})
     with pytest.raises(UnsupportedTemporal):

@@ -8,6 +8,7 @@ import signal
 import threading
 import uuid
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -32,7 +33,7 @@ from clew.local import Reply
 from clew.testing import replay
 from clew_activities.worker import assembly
 from clew_workflows.temporal_faults import query_ahead
-from clew_workflows.temporal_faults.query_ahead import QUERY_AHEAD, QueryGuard
+from clew_workflows.temporal_faults.query_ahead import QUERY_AHEAD, Cached, QueryGuard
 from tests.support.processes import open_session_on, run_worker_process
 from tests.support.rolling import list_runs, make_id, run_rolling_worker
 from tests.support.stack import Stack
@@ -239,6 +240,112 @@ def test_a_task_that_a_query_has_brought_fails_when_it_begins_again(guarded: Wor
     assert not is_failed(guarded, "resolve_activity", 350, 99000, started_at=1)
     assert not is_failed(guarded, "query_workflow", 350, 99000, replaying=True)
     assert is_failed(guarded, "resolve_activity", 350, 99000, started_at=2)
+
+
+SEEN = Cached(length=10, size=900, started_at=10**9, made=("timer 1", "update"), is_written=True, tasks_run=2)
+"""A workflow that has run a task, which has made two events."""
+QUERIED = replace(SEEN, is_queried=True)
+UNSURE = replace(QUERIED, is_written=False)
+TAKEN_OVER = Cached(length=10, size=900, started_at=10**9, is_replayed=True, tasks_run=1)
+
+
+@pytest.mark.parametrize(
+    ("cached", "act", "verdict"),
+    [
+        (Cached(), make_activation("initialize_workflow", 3, 0), "pass"),
+        # New events with the size and the time of the task before.
+        (SEEN, make_activation("fire_timer", 15, 900), "fail"),
+        (UNSURE, make_activation("fire_timer", 11, 900), "fail"),
+        (SEEN, make_activation("resolve_activity", 15, 901), "pass"),
+        (SEEN, make_activation("resolve_activity", 15, 900, started_at=2), "pass"),
+        (replace(UNSURE, size=0), make_activation("fire_timer", 11, 0), "pass"),
+        # The same task goes on.
+        (SEEN, make_activation("do_update", 10, 900, started_at=2), "pass"),
+        (QUERIED, make_activation("resolve_activity", 10, 900), "pass"),
+        (QUERIED, make_activation("resolve_activity", 10, 900, started_at=2), "fail"),
+        *((QUERIED, make_activation(job, 10, 900), "fail") for job in ("do_update", "signal_workflow", "fire_timer")),
+        (UNSURE, make_activation("do_update", 10, 900, started_at=2), "pass"),
+        # Between two tasks: the end of the first, two events that it made, what came, and two events of the second.
+        (SEEN, make_activation("do_update", 14, 1000), "fail"),
+        (SEEN, make_activation("do_update", 15, 1000), "pass"),
+        (SEEN, make_activation("signal_workflow", 15, 1000), "fail"),
+        (SEEN, make_activation("fire_timer", 16, 1000), "pass"),
+        (SEEN, make_activation("do_update", 9, 1000), "fail"),
+        (UNSURE, make_activation("do_update", 9, 1000), "pass"),
+        # Queries without a task.
+        (TAKEN_OVER, make_activation("query_workflow", 10, 900), "fail"),
+        (replace(TAKEN_OVER, tasks_run=0), make_activation("query_workflow", 10, 900), "pass"),
+        (replace(TAKEN_OVER, tasks_run=2), make_activation("query_workflow", 10, 900), "pass"),
+        (replace(TAKEN_OVER, is_replayed=False), make_activation("query_workflow", 10, 900), "pass"),
+        (SEEN, make_activation("query_workflow", 13, 900), "pass"),
+        (SEEN, make_activation("query_workflow", 14, 900), "evict"),
+        # A task's own queries, and evictions.
+        (TAKEN_OVER, make_activation("query_workflow", 14, 900, query_id="of the task"), "pass"),
+        (QUERIED, make_activation("remove_from_cache", 14, 900), "pass"),
+    ],
+)
+def test_an_activation_is_judged_by_what_is_known(cached: Cached, act: WorkflowActivation, verdict: str) -> None:
+    """One that is out of order fails; a query that may have brought events of a task that is dropped evicts."""
+    assert cached.judge(act) == verdict
+
+
+TIMED = Cached(length=15, size=1000, started_at=2 * 10**9, made=("timer 7",), is_written=True, tasks_run=3)
+"""The workflow after another task, which has started a timer."""
+NEW_TASK: Any = {"length": 15, "size": 1000, "started_at": 2}
+
+
+@pytest.mark.parametrize(
+    ("cached", "act", "noted"),
+    [
+        (SEEN, make_activation("fire_timer", **NEW_TASK), TIMED),
+        (QUERIED, make_activation("fire_timer", **NEW_TASK), TIMED),
+        (
+            replace(TIMED, made=("timer 6",), is_queried=True),
+            make_activation("resolve_activity", **NEW_TASK),
+            replace(TIMED, made=("timer 6", "timer 7")),
+        ),
+        (
+            SEEN,
+            make_activation("fire_timer", **NEW_TASK, replaying=True),
+            replace(TIMED, is_written=False, is_replayed=True, tasks_run=2),
+        ),
+        (
+            replace(SEEN, is_replayed=True, tasks_run=0),
+            make_activation("fire_timer", **NEW_TASK),
+            replace(TIMED, is_replayed=True, tasks_run=1),
+        ),
+        (replace(SEEN, is_replayed=True), make_activation("query_workflow", 99, 0), QUERIED),
+        (TAKEN_OVER, make_activation("query_workflow", 99, 0, query_id="of the task"), TAKEN_OVER),
+        (QUERIED, make_activation("remove_from_cache", 99, 0), QUERIED),
+    ],
+)
+def test_what_an_activation_shows_is_noted(cached: Cached, act: WorkflowActivation, noted: Cached) -> None:
+    """A task replaces what was known of the one before; a query is noted, and nothing of its history."""
+    completion = WorkflowActivationCompletion()
+    completion.successful.commands.add().start_timer.seq = 7
+    assert cached.note(act, completion) == noted
+
+
+@pytest.mark.parametrize(
+    ("responses", "made", "is_written"),
+    [
+        (("rejected",), (), False),
+        (("accepted",), ("update",), True),
+        (("accepted", "rejected"), ("update", "update"), True),
+        (("accepted", "completed"), ("update", "update"), True),
+    ],
+)
+def test_only_an_update_that_is_refused_makes_no_event(
+    responses: tuple[str, ...], made: tuple[str, ...], is_written: bool
+) -> None:
+    """The server may write nothing of its task. An accepted update that fails later is `rejected`, too."""
+    completion = WorkflowActivationCompletion()
+    for kind in responses:
+        response = completion.successful.commands.add().update_response
+        response.protocol_instance_id = "new"
+        getattr(response, kind).SetInParent()
+    noted = Cached().note(make_activation("do_update", **NEW_TASK), completion)
+    assert (noted.made, noted.is_written) == (made, is_written)
 
 
 class CountingGuard(QueryGuard):

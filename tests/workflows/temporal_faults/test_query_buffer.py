@@ -24,7 +24,7 @@ from clew import Clew
 from clew.errors import Starting, WorkerUnavailable
 from clew.session import connection
 from clew.session.handle import SessionHandle
-from clew.session.reading import read_status
+from clew.session.session_reads import read_status
 from clew_workflows.temporal_faults.query_ahead import QUERY_AHEAD
 from clew_workflows.temporal_faults.query_buffer import retry_queries_soon
 from tests.support.stack import Stack

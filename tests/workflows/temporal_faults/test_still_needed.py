@@ -28,7 +28,6 @@ UPSTREAM = Path(__file__).parents[3] / "docs" / "upstream"
 REPRODUCTIONS = {
     "dropped_first_task": "task_commands",
     "joined_tasks": "task_commands",
-    "refused_beside_timer": "noted_task",
     "slow_timers": "slow_timers",
     "storage_references": "storage_references",
     "failure_details": "failure_details",

@@ -18,10 +18,10 @@ from clew import Clew, Session
 from clew.errors import Idle
 from clew.local import Reply, ToolCall, temporal_server
 from clew_activities.archive import Archive
-from clew_activities.archive.blobs import Blobs
-from clew_activities.archive.listing import SearchAttributes
+from clew_activities.archive.archived_sessions import SearchAttributes
+from clew_activities.archive.blob_store import Blobs
 from clew_audit.audit import audit_session
-from clew_workflows.host.visibility import QUICK_UPDATES
+from clew_workflows.host.row import QUICK_UPDATES
 from clew_workflows.protocol import RolloverThresholds, SignCheckpoint
 from tests.support.holding import delay_effects
 from tests.support.media import make_png

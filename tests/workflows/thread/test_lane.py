@@ -295,3 +295,10 @@ def test_what_is_not_known_stays_unknown_until_a_lane_begins_anew() -> None:
     assert not unknown.apply(compaction).apply(writer.expand()).is_complete
     assert unknown.apply(writer.summary(0)) is unknown
     assert unknown.apply(writer.replace([])).is_complete
+
+
+def test_a_correction_leaves_the_contexts_after_it() -> None:
+    """Those between the correction and the operation that withdraws it still have it."""
+    corrected = Layers(corrected=((2, 4, 6),))
+    assert [corrected.leaves_out_later(seq, 6) for seq in range(1, 8)] == [False, *[True] * 4, False, False]
+    assert not corrected.leaves_out_later(3, 5)

@@ -179,5 +179,11 @@ def test_the_entries_before_a_call_are_those_that_its_context_could_hold() -> No
     assert [entry.seq for entry in writer.thread.list_entries_before_call("call-1")] == [0, 1]
     with pytest.raises(InvalidInput, match="call-2"):
         writer.thread.list_entries_before_call("call-2")
-    with pytest.raises(Archived):
+    with pytest.raises(Archived, match="entry 0 "):
         Thread(writer.thread.slice(2, 3), 2).list_entries_before_call("call-1")
+
+
+def test_from_which_entry_on_a_thread_has_all_of_a_lane() -> None:
+    """The one after the newest message of the lane that is in the archive alone; a whole thread has all."""
+    assert example().find_first_held_seq("default") == 0
+    assert example().find_first_held_seq("other") == 0

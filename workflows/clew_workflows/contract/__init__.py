@@ -14,12 +14,13 @@ Inputs are strict: an unknown field, a wrong type or a value out of range is ref
 | `calls`, `hooks` | the activities for other workflows; a team's own checks |
 | `webhooks` | the webhooks of a configuration, and what they are told |
 | `errors` | every error, refusals among them |
-| `names`, `validation` | ids, bounds and names on the wire; the base of inputs |
-| `schemas`, `tokens` | bounds of JSON Schemas; counts of tokens |
+| `names`, `validation`, `invalid` | ids and names on the wire; the base of inputs; what is wrong with one, in words |
+| `limits` | the limits of inputs and answers |
+| `schemas`, `tokens`, `media_tokens` | what JSON Schemas may hold; counts of tokens |
+| `content` | texts, images, recordings and files of messages |
 """
 
 from clew_workflows.contract.config import (
-    MAX_SUBAGENT_DEPTH,
     ApprovalScope,
     ConfigureInput,
     ExternalToolSpec,
@@ -95,14 +96,6 @@ from clew_workflows.contract.names import (
     FORK_WORKFLOW,
     GET_BLOB_WORKFLOW,
     LIST_WORKFLOW,
-    MAX_CHUNK_BYTES,
-    MAX_MESSAGE_BYTES,
-    MAX_PAGE_BYTES,
-    MAX_PENDING,
-    MAX_SYSTEM_PROMPT_BYTES,
-    MAX_TOKEN_BYTES,
-    MAX_TOOL_RESULT_BYTES,
-    MAX_WAITERS,
     PUT_BLOB_WORKFLOW,
     READ_CONTEXT_WORKFLOW,
     READ_RESULT,
@@ -112,7 +105,6 @@ from clew_workflows.contract.names import (
     START_UPLOAD_WORKFLOW,
     TASK_QUEUE,
     VIEW_BLOB,
-    WAIT_SECONDS,
     WORKFLOW_TYPE,
     AgentName,
     Id,
@@ -170,15 +162,6 @@ __all__ = [
     "FORK_WORKFLOW",
     "GET_BLOB_WORKFLOW",
     "LIST_WORKFLOW",
-    "MAX_CHUNK_BYTES",
-    "MAX_MESSAGE_BYTES",
-    "MAX_PAGE_BYTES",
-    "MAX_PENDING",
-    "MAX_SUBAGENT_DEPTH",
-    "MAX_SYSTEM_PROMPT_BYTES",
-    "MAX_TOKEN_BYTES",
-    "MAX_TOOL_RESULT_BYTES",
-    "MAX_WAITERS",
     "PUT_BLOB_WORKFLOW",
     "READ_CONTEXT_WORKFLOW",
     "READ_RESULT",
@@ -188,7 +171,6 @@ __all__ = [
     "START_UPLOAD_WORKFLOW",
     "TASK_QUEUE",
     "VIEW_BLOB",
-    "WAIT_SECONDS",
     "WORKFLOW_TYPE",
     "AgentName",
     "AgentSummary",

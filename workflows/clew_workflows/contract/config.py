@@ -10,15 +10,22 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, Field, StringConstraints, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from clew_workflows.contract.content import MAX_BLOB_BYTES, MAX_MESSAGE_BLOB_BYTES
 from clew_workflows.contract.invalid import Form
-from clew_workflows.contract.messages import ToolSpec, canonicalize
-from clew_workflows.contract.names import (
-    BUILT_IN_TOOLS,
+from clew_workflows.contract.limits import (
+    MAX_BLOB_BYTES,
+    MAX_MESSAGE_BLOB_BYTES,
     MAX_MESSAGE_BYTES,
+    MAX_PROVIDER_OPTIONS_BYTES,
+    MAX_REQUEST_SECONDS,
+    MAX_SUBAGENT_DEPTH,
+    MAX_SUMMARY_TITLE_CHARACTERS,
     MAX_TOOL_RESULT_BYTES,
     MAX_TOOLS,
     MAX_TOOLS_BYTES,
+)
+from clew_workflows.contract.messages import ToolSpec, canonicalize
+from clew_workflows.contract.names import (
+    BUILT_IN_TOOLS,
     MCP_PREFIX,
     WORKFLOW_TYPE,
     AgentName,
@@ -34,8 +41,6 @@ from clew_workflows.contract.webhooks import Webhooks
 
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 """The levels of reasoning, from none to the most."""
-MAX_PROVIDER_OPTIONS_BYTES = 4096
-"""Largest `provider_options`, in bytes of JSON: each call's recipe has them."""
 ProviderTool = Literal["web_search", "web_fetch", "code_execution", "image_generation"]
 """The tools that a provider runs itself."""
 ServiceTier = Annotated[str, Form(r"^[a-z_]{1,40}$", "a service tier has 1 to 40 lower-case letters and '_'")]
@@ -115,10 +120,6 @@ class Limits(Input):
 # Tools that a caller defines.
 
 
-MAX_WAIT_SECONDS = 30 * 86400
-"""Longest time that a call of an external tool waits, in seconds: the longest time of a request."""
-
-
 def _check_parameters(schema: dict[str, Any]) -> dict[str, Any]:
     if schema.get("type") != "object":
         raise PydanticCustomError("json_schema", "the parameters are a JSON Schema with the type 'object'")
@@ -150,7 +151,7 @@ class ExternalToolSpec(Input):
     ]
     description: str = ""
     parameters: Annotated[dict[str, Any], AfterValidator(_check_parameters)]
-    timeout_seconds: float = Field(default=86400, gt=0, le=MAX_WAIT_SECONDS)
+    timeout_seconds: float = Field(default=86400, gt=0, le=MAX_REQUEST_SECONDS)
     requires_approval: bool | Literal["round"] = False
 
     @property
@@ -189,6 +190,8 @@ ProviderTools = Annotated[tuple[ProviderTool, ...], Field(max_length=8)]
 Fallbacks = Annotated[tuple[ModelName, ...], Field(max_length=8)]
 ApprovalScope = Literal["call", "round"]
 PriorityLevel = Annotated[int, Field(ge=1, le=5)]
+Iterations = Annotated[int, Field(ge=1, le=1000)]
+RequestSeconds = Annotated[int, Field(ge=1, le=MAX_REQUEST_SECONDS)]
 
 
 # As an `Input`, but type checkers know that it is frozen: so `SessionConfig` may narrow the types of fields.
@@ -302,8 +305,8 @@ class SessionConfig(ChangeableConfig, frozen=True):
 
     pin: bool = False
     strategy: str = Field(default="react", max_length=200)
-    max_iterations: int = Field(default=10, ge=1, le=1000)
-    request_timeout_seconds: int = Field(default=900, ge=1, le=30 * 86400)
+    max_iterations: Iterations = 10
+    request_timeout_seconds: RequestSeconds = 900
     encoding: EncodingName = "o200k_base"
     idle_timeout_seconds: int | None = Field(default=None, ge=1, le=3650 * 86400)
 
@@ -327,10 +330,6 @@ class SessionConfig(ChangeableConfig, frozen=True):
 # The start of a session's workflow: by a client, a fork, a restore and a recovery alike.
 
 
-MAX_SUBAGENT_DEPTH = 5
-"""Most subagents above each other: the subagent of a session that callers have started has the depth 1."""
-
-
 class Task(Input):
     """The task of a subagent's session. Only the session that starts a subagent sets it.
 
@@ -351,7 +350,7 @@ class Task(Input):
     session_id: SessionId
     tool_call_id: Id
     depth: int = Field(ge=1, le=MAX_SUBAGENT_DEPTH)
-    timeout_seconds: int = Field(ge=1, le=30 * 86400)
+    timeout_seconds: RequestSeconds
     max_result_bytes: int = Field(ge=256, le=MAX_TOOL_RESULT_BYTES)
     max_total_tokens: int | None = Field(default=None, ge=1)
     max_cost_usd: float | None = Field(default=None, gt=0)
@@ -372,10 +371,6 @@ class SessionStart(Input):
     carried: dict[str, int | str] | None = None
     task: Task | None = None
     after: Annotated[str, StringConstraints(max_length=200)] | None = None
-
-
-MAX_TITLE = 60
-"""Most characters of a title in a summary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,7 +403,7 @@ def make_start_arguments(session_id: str, config: SessionConfig, after: str | No
         argument["after"] = after
     summary = f"session · {config.agent or config.model}"
     if title := " ".join(config.metadata.get("title", "").split()):
-        summary += f" · {title[:MAX_TITLE]}"
+        summary += f" · {title[:MAX_SUMMARY_TITLE_CHARACTERS]}"
     return StartArguments(WORKFLOW_TYPE, argument, session_id, summary)
 
 

@@ -20,14 +20,7 @@ from typing_extensions import TypedDict
 
 from clew_workflows.contract.errors import UnknownBlob
 from clew_workflows.contract.invalid import Form
-
-MAX_PARTS = 100
-"""Most parts of a message."""
-MAX_BLOB_BYTES = 50 * 1024 * 1024
-"""Largest blob, in bytes."""
-MAX_MESSAGE_BLOB_BYTES = 100 * 1024 * 1024
-"""Most bytes of the blobs of one message."""
-MAX_URL_CHARACTERS = 8192
+from clew_workflows.contract.limits import MAX_BLOB_BYTES, MAX_IMAGE_URL_CHARACTERS, MAX_PARTS
 
 MediaKind = Literal["image", "audio", "file"]
 """The kinds of parts beside texts."""
@@ -45,7 +38,7 @@ BlobName = Annotated[
 ]
 _ImageUrl = Annotated[
     str,
-    StringConstraints(max_length=MAX_URL_CHARACTERS),
+    StringConstraints(max_length=MAX_IMAGE_URL_CHARACTERS),
     Form(r"^https://[!-~]+$", "the address of an image begins with https:// and has no spaces"),
 ]
 _STRICT = ConfigDict(extra="forbid", strict=True)

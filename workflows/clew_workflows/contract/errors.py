@@ -61,6 +61,7 @@ The `type` of a refusal is the `type` of Temporal's application error.
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar
 
 from clew_workflows.contract.outcomes import RequestOutcome
@@ -70,6 +71,13 @@ from clew_workflows.contract.outcomes import RequestOutcome
 
 class ClewError(Exception):
     """The base of every error that Clew raises. Its message says what to do."""
+
+
+def find_word(error: ClewError | type[ClewError]) -> str:
+    """Find the contract's word for an error or its class, else the name of the class in snake case."""
+    word = getattr(error, "type", None)
+    name = (error if isinstance(error, type) else type(error)).__name__
+    return word if isinstance(word, str) else re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 
 # Refusals: one class for each word of the contract.
@@ -85,6 +93,12 @@ class Refusal(ClewError):
 
     type: ClassVar[str] = "refused"
 
+    def __init_subclass__(cls) -> None:
+        """Make the word of a class of this module: its name, as `queue_full` of `QueueFull`."""
+        super().__init_subclass__()
+        if cls.__module__ == __name__:
+            cls.type = re.sub("(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower()
+
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.message = message
@@ -93,283 +107,189 @@ class Refusal(ClewError):
 class AlreadyAnswered(Refusal):
     """A result of the tool call has been submitted before."""
 
-    type = "already_answered"
-
 
 class AlreadyResolved(Refusal):
     """The tool call was already approved or denied."""
-
-    type = "already_resolved"
 
 
 class ArchiveDamaged(Refusal):
     """An object of the archive is missing or was changed; the message names it."""
 
-    type = "archive_damaged"
-
 
 class ArchiveUnavailable(Refusal):
     """The archive cannot be read or written at present."""
-
-    type = "archive_unavailable"
 
 
 class Archived(Refusal):
     """The answer needs archived entries that the session does not have: `ReadContext` and `ReadThread` read them."""
 
-    type = "archived"
-
 
 class Busy(Refusal):
     """A request is running or waits, or a summary is being written."""
-
-    type = "busy"
 
 
 class CallEnded(Refusal):
     """The tool call waits for no result any more: it has timed out, or its run has ended."""
 
-    type = "call_ended"
-
 
 class CheckpointUnavailable(Refusal):
     """No worker has a key to sign or verify checkpoints, or no worker answers."""
-
-    type = "checkpoint_unavailable"
 
 
 class Closed(Refusal):
     """The session has ended, hibernates, or is about to do so."""
 
-    type = "closed"
-
 
 class ContentMismatch(Refusal):
     """The bytes of a blob are not what its description says: another type, size or digest."""
-
-    type = "content_mismatch"
 
 
 class EmptyContent(Refusal):
     """The content is empty or white space."""
 
-    type = "empty_content"
-
 
 class Idle(Refusal):
     """No request is active or waits."""
-
-    type = "idle"
 
 
 class Interrupted(Closed):
     """The session's workflow was terminated or has timed out: `clew recover` repairs the session."""
 
-    type = "interrupted"
-
 
 class InvalidInput(Refusal):
     """The input cannot be used; the message says why."""
-
-    type = "invalid_input"
 
 
 class InvalidOperation(Refusal):
     """The context operation cannot be applied; the message says why."""
 
-    type = "invalid_operation"
-
 
 class InvalidTokenBudget(Refusal):
     """The policy, or the budget of a window, leaves no token for the context."""
-
-    type = "invalid_token_budget"
 
 
 class NewerVersion(Refusal):
     """A newer version of Clew has written the data; the message names both versions of its format."""
 
-    type = "newer_version"
-
 
 class NotEncrypted(Refusal):
     """The input, or a file that was uploaded, is not encrypted, and the workers accept only what is."""
-
-    type = "not_encrypted"
 
 
 class NotFound(Refusal):
     """The session has neither a workflow nor an archive."""
 
-    type = "not_found"
-
 
 class NothingToSummarize(Refusal):
     """The lane has no message between the last summary and the end of the range."""
-
-    type = "nothing_to_summarize"
 
 
 class QueueFull(Refusal):
     """64 messages, inputs or operations already wait, or 512 KiB of them."""
 
-    type = "queue_full"
-
 
 class Repeated(Refusal):
     """The same encrypted input came before, and was carried out."""
-
-    type = "repeated"
 
 
 class RequestMismatch(Refusal):
     """Another request than the named one is running."""
 
-    type = "request_mismatch"
-
 
 class RequestReused(Refusal):
     """A request, an input or an operation with the same id was accepted before, and was another one."""
-
-    type = "request_reused"
 
 
 class Starting(Refusal):
     """The session is still looking for its archive, or a worker has just read its history again: ask again."""
 
-    type = "starting"
-
 
 class ThreadMismatch(Refusal):
     """The archive and the session do not belong together."""
-
-    type = "thread_mismatch"
 
 
 class TokenExpired(Refusal):
     """The checkpoint has expired."""
 
-    type = "token_expired"
-
 
 class TokenForeign(Refusal):
     """The checkpoint was made in another Temporal namespace."""
-
-    type = "token_foreign"
 
 
 class TokenKey(Refusal):
     """The checkpoint was signed with a key that the workers do not have."""
 
-    type = "token_key"
-
 
 class TokenLegacy(Refusal):
     """The checkpoint has a thread; only checkpoints of a context are accepted."""
-
-    type = "token_legacy"
 
 
 class TokenMalformed(Refusal):
     """The text is not a complete checkpoint token."""
 
-    type = "token_malformed"
-
 
 class TokenMismatch(Refusal):
     """The workers' tools or policy differ from those of the checkpoint."""
-
-    type = "token_mismatch"
 
 
 class TokenSignature(Refusal):
     """The signature does not match the checkpoint."""
 
-    type = "token_signature"
-
 
 class TokenVersion(Refusal):
     """The checkpoint has another version."""
-
-    type = "token_version"
 
 
 class TooLarge(Refusal):
     """The input exceeds its limit."""
 
-    type = "too_large"
-
 
 class UnknownApproval(Refusal):
     """No approval is pending for that tool call."""
-
-    type = "unknown_approval"
 
 
 class UnknownBlob(Refusal):
     """The session's archive holds no blob of that digest: store it with `PutBlob` first."""
 
-    type = "unknown_blob"
-
 
 class UnknownKey(Refusal):
     """A text is encrypted with a key that its reader does not have, or was changed since."""
-
-    type = "unknown_key"
 
 
 class UnknownLane(Refusal):
     """The thread has no lane of that name."""
 
-    type = "unknown_lane"
-
 
 class UnknownRequest(Refusal):
     """The session has no request of that id."""
-
-    type = "unknown_request"
 
 
 class UnknownTool(Refusal):
     """`require_approval` names a tool that the session does not have."""
 
-    type = "unknown_tool"
-
 
 class UnknownToolCall(Refusal):
     """No external tool call of that id waits for a result."""
-
-    type = "unknown_tool_call"
 
 
 class UnknownUpload(Refusal):
     """The session has no such upload, or nothing was uploaded to its URL."""
 
-    type = "unknown_upload"
-
 
 class UnsupportedContent(Refusal):
     """No model can read a file of that type, or it is not what a part of that kind can be."""
-
-    type = "unsupported_content"
 
 
 class UnsupportedStrategy(Refusal):
     """The strategy is not `react`."""
 
-    type = "unsupported_strategy"
-
 
 class UploadExpired(Refusal):
     """The upload was not finished in its time: start another one."""
 
-    type = "upload_expired"
-
 
 class UploadUnavailable(Refusal):
     """The workers' store signs no URLs, as a local folder does not: store the blob with `PutBlob`."""
-
-    type = "upload_unavailable"
 
 
 REFUSALS: dict[str, type[Refusal]] = {cls.type: cls for base in (Refusal, Closed) for cls in base.__subclasses__()}

@@ -14,8 +14,6 @@ from typing import Any, Literal
 from clew_workflows.contract.content import BlobReader, Part, ReadsBlobs
 
 HookPoint = Literal["request", "tool", "answer"]
-MAX_REASON_CHARACTERS = 1000
-"""Characters of the reason of a refusal."""
 
 
 class Refuse(Exception):

@@ -11,28 +11,24 @@ from pydantic_core import PydanticCustomError
 from clew_workflows.contract.config import (
     ExternalTools,
     Fallbacks,
+    Iterations,
     ModelOptions,
     OnBusy,
+    RequestSeconds,
     SessionConfig,
     Steering,
     ToolNames,
 )
 from clew_workflows.contract.content import BlobName, Digest, MediaType
 from clew_workflows.contract.invalid import Form
-from clew_workflows.contract.names import (
+from clew_workflows.contract.limits import (
     MAX_CHUNK_BYTES,
     MAX_CHUNKS,
     MAX_PENDING,
     MAX_UPLOAD_SECONDS,
     UPLOAD_SECONDS,
-    AgentName,
-    Id,
-    Metadata,
-    ModelName,
-    OwnRefs,
-    Seq,
-    SessionId,
 )
+from clew_workflows.contract.names import AgentName, Id, Metadata, ModelName, OwnRefs, Seq, SessionId
 from clew_workflows.contract.outcomes import Usage
 from clew_workflows.contract.payloads import StoredResult
 from clew_workflows.contract.policy import ContextPolicy
@@ -143,8 +139,8 @@ class MessageInput(Input):
     fallbacks: Fallbacks | None = None
     model_options: ModelOptions | None = None
     shortens_only: bool | None = None
-    max_iterations: int | None = Field(default=None, ge=1, le=1000)
-    timeout_seconds: int | None = Field(default=None, ge=1, le=30 * 86400)
+    max_iterations: Iterations | None = None
+    timeout_seconds: RequestSeconds | None = None
     output_schema: OutputSchema | None = None
     tools: ToolNames | None = None
     external_tools: ExternalTools | None = None

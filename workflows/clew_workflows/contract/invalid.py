@@ -142,7 +142,7 @@ def _get_fields(kind: type) -> dict[Any, Any]:
     """Get the annotations of the fields of a type, by the names that inputs have for them."""
     if issubclass(kind, BaseModel):
         return {field.alias or name: field.annotation for name, field in kind.model_fields.items()}
-    return get_type_hints(kind, include_extras=True)
+    return get_type_hints(kind)
 
 
 def _is_member(kind: type, part: int | str) -> bool:

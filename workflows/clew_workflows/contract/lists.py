@@ -10,6 +10,12 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from clew_workflows.contract.invalid import Form
+from clew_workflows.contract.limits import (
+    MAX_KEYWORD_BYTES,
+    MAX_KEYWORD_CHARACTERS,
+    MAX_TAGS_BYTES,
+    MAX_TITLE_CHARACTERS,
+)
 from clew_workflows.contract.names import AgentName, SessionId
 from clew_workflows.contract.outcomes import Output
 from clew_workflows.contract.validation import Input
@@ -31,8 +37,6 @@ ListedStatus = Literal[
 _TIME = Form(
     r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$", "a time is written in UTC, for example 2026-01-31T12:00:00.000Z"
 )
-MAX_TITLE_CHARACTERS = 80
-"""Most characters of a title."""
 _READ_CHARACTERS = 1_000
 
 
@@ -175,12 +179,6 @@ def cut_title(text: str) -> str:
 
 AttributeType = Literal["Keyword", "KeywordList", "Int", "Double", "Datetime"]
 AttributeValue = str | int | float | tuple[str, ...]
-MAX_KEYWORD_CHARACTERS = 255
-"""Most characters of a keyword: the columns of Temporal's SQL stores have as many."""
-MAX_KEYWORD_BYTES = 1_000
-"""Most bytes of a keyword as JSON. The server accepts 2 048 bytes of an attribute."""
-MAX_TAGS_BYTES = 1_800
-"""Most bytes of the tags as JSON."""
 
 SEARCH_ATTRIBUTES: Mapping[str, AttributeType] = {
     "ClewAgent": "Keyword",

@@ -11,15 +11,13 @@ import rfc8785
 from typing_extensions import TypedDict
 
 from clew_workflows.contract.content import Content
+from clew_workflows.contract.limits import MAX_JSON_DEPTH, MIN_DATA_CHARACTERS
 
 # The canonical bytes of a JSON value (RFC 8785), and the digest over them.
 
 
 # Larger integers are not exact as IEEE 754 doubles, the numbers of RFC 8785.
 _EXACT_INTEGER = 2**53 - 1
-# A fixed depth rather than the end of the interpreter's stack, so that all workers accept the same values. Pydantic
-# reads as many levels.
-_MAX_DEPTH = 200
 
 
 def canonicalize(value: Any) -> bytes:
@@ -30,7 +28,7 @@ def canonicalize(value: Any) -> bytes:
     Raises:
         ValueError: The value has a NaN, an infinity or a lone surrogate, or over 200 levels.
     """
-    check_depth(value, _MAX_DEPTH)
+    check_depth(value, MAX_JSON_DEPTH)
     try:
         return rfc8785.dumps(value)
     except rfc8785.IntegerDomainError:
@@ -50,10 +48,18 @@ def check_depth(value: Any, max_depth: int) -> None:
     """
     level = [value]
     for _ in range(max_depth + 1):
-        containers = [item for item in level if isinstance(item, dict | list | tuple)]
+        containers = False
+        following: list[Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                containers = True
+                following.extend(item.values())
+            elif isinstance(item, list | tuple):
+                containers = True
+                following.extend(item)
         if not containers:
             return
-        level = [item for inner in containers for item in (inner.values() if isinstance(inner, dict) else inner)]
+        level = following
     raise ValueError(f"nested over {max_depth} levels deep")
 
 
@@ -76,8 +82,6 @@ def _convert_large_integers(value: Any) -> Any:
 # it.
 
 
-MIN_DATA_CHARACTERS = 1000
-"""Fewest characters of base64 that are data. Shorter ones are part of a text, such as an icon in a style sheet."""
 _MIN_DIFFERENT = 40
 """Fewest different characters of base64 without a media type. Sequences of letters, hashes and rules have fewer."""
 _SAMPLE_CHARACTERS = 10_000

@@ -1,4 +1,4 @@
-"""Names on the wire, and the bounds of inputs and answers."""
+"""Names on the wire: workflow types, task queues, ids, tools."""
 
 from __future__ import annotations
 
@@ -12,45 +12,13 @@ from pydantic import AfterValidator, Field, StringConstraints
 from pydantic_core import PydanticCustomError, to_json
 
 from clew_workflows.contract.invalid import Form
-
-# Bounds of inputs and answers.
-
-
-MAX_MESSAGE_BYTES = 262_144
-"""Largest input, in bytes of JSON: ten updates in flight stay under the server's 4 MB for one message."""
-MAX_TOOL_RESULT_BYTES = 65_536
-"""Largest part of a tool result in a message, in bytes of UTF-8."""
-MAX_SYSTEM_PROMPT_BYTES = 65_536
-"""Largest system prompt, in bytes of UTF-8."""
-MAX_TOOLS = 128
-"""Most tools that a configuration names, and most that a caller defines."""
-MAX_TOOLS_BYTES = 262_144
-"""Largest size of the schemas of a session's tools together, in bytes, so that each page of a context holds them."""
-MAX_METADATA_NAMES = 64
-"""Most names of metadata."""
-MAX_METADATA_BYTES = 8_192
-"""Largest metadata, in bytes of JSON: each tool call that takes a context carries the session's and the request's."""
-MAX_PAGE_BYTES = 900_000
-"""Largest page, in bytes: every answer to a query stays under 1 MB."""
-MAX_CHUNK_BYTES = 1_000_000
-"""Most bytes of a blob in one input or answer. In base64, and encrypted, they stay under the 2 MB of a payload."""
-MAX_CHUNKS = 1_000
-"""Most chunks of one upload."""
-UPLOAD_SECONDS = 900
-"""Seconds that the signed URL of an upload is valid, unless its caller says otherwise."""
-MAX_UPLOAD_SECONDS = 3_600
-"""Most seconds that the signed URL of an upload is valid."""
-MAX_TOKEN_BYTES = 512 * 1024
-"""Largest checkpoint token, in bytes."""
-MAX_EDITED_ARGUMENTS_BYTES = 512 * 1024
-"""Most bytes of the arguments that people edited in one round: one message of at most 4 MB schedules its calls."""
-MAX_PENDING = 64
-"""Most messages of a preview, and most inputs that wait for one run."""
-MAX_WAITERS = 6
-"""Most updates that wait for a request. Temporal allows ten in flight; the others stay free for a cancellation."""
-WAIT_SECONDS = 60
-"""Seconds after which the update that has waited the longest gives way to another one."""
-
+from clew_workflows.contract.limits import (
+    MAX_METADATA_BYTES,
+    MAX_METADATA_NAMES,
+    MAX_PREFIX_CHARACTERS,
+    MAX_SERVER_CHARACTERS,
+    MAX_TOOL_CHARACTERS,
+)
 
 # Names on the wire: workflow types, the default task queue, and the forms of ids.
 
@@ -227,9 +195,6 @@ MCP_PREFIX = "mcp__"
 """The beginning of the names of all tools of MCP servers."""
 ALL_TOOLS = "*"
 """The name that stands for all tools of a server."""
-MAX_SERVER_CHARACTERS = 32
-"""Longest name of a server."""
-_MAX_TOOL_CHARACTERS = 64
 _TOOL = re.compile(r"[A-Za-z0-9_-]+")
 # Without `__` inside and `_` at its ends, the name of a server ends where the tool's begins.
 _SERVER = re.compile(r"[A-Za-z0-9-]+(?:_[A-Za-z0-9-]+)*")
@@ -249,7 +214,7 @@ def split_configured_name(name: str) -> tuple[str, str] | None:
 
 def make_tool_name(server: str, tool: str) -> str:
     """Make the name that models read. A name that had to be changed ends in a hash, so that it stays unique."""
-    room = _MAX_TOOL_CHARACTERS - len(_make_prefix(server))
+    room = MAX_TOOL_CHARACTERS - len(_make_prefix(server))
     return _make_prefix(server) + rewrite_name(tool, _TOOL, room, mark="-")
 
 
@@ -281,10 +246,6 @@ def is_selected(configured: str, tools: Iterable[str]) -> bool:
 
 def _make_prefix(server: str) -> str:
     return f"{MCP_PREFIX}{server}__"
-
-
-MAX_PREFIX_CHARACTERS = 160
-"""Longest id of a session that the ids of its subagents begin with; a longer one is hashed."""
 
 
 def make_child_id(session_id: str, tool_call_id: str) -> str:

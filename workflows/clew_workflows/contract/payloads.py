@@ -17,6 +17,7 @@ from pydantic_core import to_json
 
 from clew_workflows.contract.config import ApprovalScope, OnBusy, SessionConfig
 from clew_workflows.contract.content import Content, MediaSort, append_text, get_text, list_media, prefix_text
+from clew_workflows.contract.limits import MAX_EDITED_CHARACTERS
 from clew_workflows.contract.messages import (
     Citation,
     Message,
@@ -285,8 +286,6 @@ EDITED = "[a person changed this call before it ran; its arguments were {}]\n"
 """Precedes the result of a call that was approved with other arguments than the model's."""
 INTERRUPTED = "\n[interrupted: this reply ends here]"
 """Follows the text of an interrupted reply in contexts."""
-MAX_EDITED_CHARACTERS = 1000
-"""Characters of the changed arguments in that note; the entry has all of them."""
 
 
 @stored

@@ -14,23 +14,21 @@ from urllib.parse import unquote
 
 from pydantic_core import to_json
 
+from clew_workflows.contract.limits import (
+    MAX_ARGUMENT_STEPS,
+    MAX_CHAIN,
+    MAX_EXPANSION,
+    MAX_OVERLAY,
+    MAX_PATTERN_CHARACTERS,
+    MAX_SCHEMA_BYTES,
+    MAX_SCHEMA_DEPTH,
+    MAX_SCHEMA_PATTERNS,
+    MAX_SUBSCHEMAS,
+)
 from clew_workflows.contract.messages import check_depth
 
 # The outline of a JSON Schema: its subschemas, and which of them apply to the same value or to parts of it.
 
-
-MAX_SUBSCHEMAS = 3_000
-"""Most subschemas in one schema."""
-MAX_OVERLAY = 1_000
-"""Most subschemas that apply to the same value, by `$ref`, `allOf`, `anyOf` and similar keywords."""
-MAX_CHAIN = 32
-"""Most subschemas that apply to the same value, each because of the one before it."""
-MAX_EXPANSION = 100_000
-"""Most subschemas of a schema with every reference expanded, except for those to a recursive definition."""
-MAX_PATTERNS = 100
-"""Most different regular expressions in one schema."""
-MAX_PATTERN_CHARACTERS = 1_000
-"""Longest regular expression, in characters."""
 
 # Keywords whose subschemas apply to the value itself, then those whose subschemas apply to its parts. Those of older
 # drafts are included.
@@ -180,8 +178,8 @@ class Outline:
         if any(len(pattern) > MAX_PATTERN_CHARACTERS for pattern in new):
             raise ValueError(f"a regular expression has at most {MAX_PATTERN_CHARACTERS} characters")
         self._patterns |= new
-        if len(self._patterns) > MAX_PATTERNS:
-            raise ValueError(f"a schema has at most {MAX_PATTERNS} different regular expressions")
+        if len(self._patterns) > MAX_SCHEMA_PATTERNS:
+            raise ValueError(f"a schema has at most {MAX_SCHEMA_PATTERNS} different regular expressions")
 
     def _describe(self, number: int) -> str:
         """Describe a subschema by its definition's path, if it is a definition."""
@@ -237,14 +235,8 @@ def _find_components(edges: Sequence[Sequence[int]]) -> Iterator[list[int]]:
                     yield component
 
 
-MAX_SCHEMA_BYTES = 131_072
-"""Largest schema, in bytes of JSON."""
-MAX_DEPTH = 64
-"""Most levels of nesting in the JSON of a schema."""
 TYPES = ("null", "boolean", "object", "array", "number", "string", "integer")
 """The types that a schema may name."""
-MAX_ARGUMENT_STEPS = 100_000
-"""Most visits to subschemas in the validation of one tool call's arguments."""
 
 
 def check_schema(schema: Mapping[str, Any]) -> None:
@@ -258,7 +250,7 @@ def check_schema(schema: Mapping[str, Any]) -> None:
     if size > MAX_SCHEMA_BYTES:
         raise ValueError(f"the schema has {size} bytes, at most {MAX_SCHEMA_BYTES} are accepted")
     try:
-        check_depth(schema, MAX_DEPTH)
+        check_depth(schema, MAX_SCHEMA_DEPTH)
     except ValueError as error:
         raise ValueError(f"the schema is {error}: move inner parts to '$defs'") from None
     outline = Outline(schema)

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError
 from pydantic_core import PydanticCustomError
 
-from clew_workflows.contract.content import MAX_PARTS, Part, has_no_source
+from clew_workflows.contract.content import Part, has_no_source
 from clew_workflows.contract.errors import InvalidInput, InvalidOperation, Refusal
 from clew_workflows.contract.invalid import MOST_PROBLEMS, explain, list_problems
-from clew_workflows.contract.messages import MIN_DATA_CHARACTERS, find_data_url
+from clew_workflows.contract.limits import MAX_PARTS, MIN_DATA_CHARACTERS
+from clew_workflows.contract.messages import find_data_url
 from clew_workflows.contract.schemas import check_schema
 
 

@@ -10,16 +10,12 @@ from pydantic import AfterValidator, Field, StringConstraints
 from pydantic_core import PydanticCustomError
 
 from clew_workflows.contract.invalid import Form
+from clew_workflows.contract.limits import MAX_WEBHOOK_URL_CHARACTERS, MAX_WEBHOOKS
 from clew_workflows.contract.outcomes import Output, Usage
 from clew_workflows.contract.validation import Input
 
 EventType = Literal["request.ended", "approval.wanted", "external_call.waiting", "limit.reached"]
 """What webhooks tell: the `type` of their messages."""
-MAX_WEBHOOKS = 8
-"""Most webhooks of a configuration."""
-MAX_URL_CHARACTERS = 2000
-MAX_NAMED_CALLS = 50
-"""Most tool calls that one message names."""
 
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]")
 _URL = re.compile(r"[!-~]+")
@@ -51,7 +47,7 @@ def _check_url(url: str) -> str:
     return url
 
 
-WebhookUrl = Annotated[str, StringConstraints(max_length=MAX_URL_CHARACTERS), AfterValidator(_check_url)]
+WebhookUrl = Annotated[str, StringConstraints(max_length=MAX_WEBHOOK_URL_CHARACTERS), AfterValidator(_check_url)]
 SecretName = Annotated[
     str,
     Form(r"^[a-z][a-z0-9_]{0,39}$", "a secret's name has 1 to 40 lower-case letters, digits and '_', a letter first"),

@@ -1,13 +1,14 @@
 """The session: one long-running workflow, whose event history holds the conversation thread.
 
 Handlers decode updates, signals and queries. `clew_workflows.session` decides. `Runtime` commits the decisions, and
-the loop in `_serve` carries out their effects. This module decides nothing itself.
+`Reconciler` carries out what the session wants then. This module decides nothing itself.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar
 
@@ -37,25 +38,20 @@ with workflow.unsafe.imports_passed_through():
         UnknownKey,
     )
     from clew_workflows.host import ingress
-    from clew_workflows.host.answers import Answers, Signing
-    from clew_workflows.host.duties import Approvals, ExternalCalls, serve_duties, start_background_task
-    from clew_workflows.host.effects import Effects, Recalling, ToolCalls
+    from clew_workflows.host.answers import Answers, Signing, Waiters
     from clew_workflows.host.execution import TimeLimits
+    from clew_workflows.host.handlers import serve_metadata
     from clew_workflows.host.intake import Arrival, Intake
     from clew_workflows.host.local_runs import LOCAL_RUNS
-    from clew_workflows.host.rollover import Hibernation, Rollover
+    from clew_workflows.host.recalling import Recalling
+    from clew_workflows.host.reconciler import Reconciler
+    from clew_workflows.host.rollover import Rollover, Startup
+    from clew_workflows.host.row import Row
     from clew_workflows.host.runtime import Runtime
-    from clew_workflows.host.startup import Startup
-    from clew_workflows.host.subagents import Subagents
-    from clew_workflows.host.tasks import Fullness, TaskBudget
-    from clew_workflows.host.visibility import Visibility, serve_metadata
-    from clew_workflows.host.waiters import Waiters
-    from clew_workflows.host.webhooks import Webhooks
     from clew_workflows.protocol import DraftQuery
     from clew_workflows.session import carried, commands, decisions, ui, views
     from clew_workflows.session.advance import Session
     from clew_workflows.session.commands import Command
-    from clew_workflows.temporal_faults.task_commands import TaskCommands
     from clew_workflows.thread.context.contexts import take_page
     from clew_workflows.thread.thread import Thread
 
@@ -76,9 +72,6 @@ class AgentSession:
 
     @workflow.init
     def __init__(self, args: Sequence[RawValue]) -> None:
-        self._task_commands = TaskCommands()
-        self._waiters = Waiters(self.waits.caller_patience)
-        self._fullness = Fullness()
         self._refusal: ClewError | None = None
         self._key_missing: ingress.KeyMissing | None = None
         # The newest validated update, by its id, so that its handler need not decode it again. During a replay
@@ -104,33 +97,21 @@ class AgentSession:
             )
             if start.carried is not None:
                 session = carried.restore(start.carried)
-                self._fullness.count_fetched(events=0, size=len(args[0].payload.data))
             else:
                 session = Session(decisions.begin(info.workflow_id, start.config, start.task), Thread())
-            self._runtime = Runtime(session, self.waits, self._fullness)
-            budget = TaskBudget(self._task_commands)
-            self._intake = Intake(self._runtime, budget, self._task_commands, is_open=start.carried is not None)
-            self._startup = Startup(self._runtime, self._intake, start.after)
-            self._recalling = Recalling(self._runtime, self._fullness)
-            self._visibility = Visibility(self._runtime, self.waits.lists_interval, self._task_commands)
-            self._rollover = Rollover(
-                self._runtime,
-                self._fullness,
-                self._recalling,
-                self._waiters,
-                self._task_commands,
-                visibility=self._visibility,
-                intake=self._intake,
-            )
-            self._hibernation = Hibernation(self._runtime, self._rollover, self._task_commands)
-            self._signing = Signing(self._runtime, self._recalling, self._task_commands)
-            self._answers = Answers(self._runtime, self._waiters, self._recalling, self._signing, self._hibernation)
-            tool_calls = ToolCalls(self._runtime, budget, self._task_commands)
-            self._effects = Effects(self._runtime, self._recalling, tool_calls)
-            self._approvals = Approvals(self._runtime, self._task_commands)
-            self._external_calls = ExternalCalls(self._runtime, self._task_commands)
-            self._subagents = Subagents(self._runtime, self._intake, self._task_commands)
-            self._webhooks = Webhooks(self._runtime, self._task_commands)
+            self._runtime = runtime = Runtime(session, self.waits)
+            if start.carried is not None:
+                runtime.fullness.count_fetched(events=0, size=len(args[0].payload.data))
+            self._intake = Intake(runtime, is_open=start.carried is not None)
+            self._startup = Startup(runtime, self._intake, start.after)
+            self._recalling = Recalling(runtime)
+            self._row = Row(runtime)
+            self._rollover = Rollover(runtime, self._intake, self._recalling, self._row)
+            self._reconciler = Reconciler(runtime, self._intake, self._recalling, self._rollover, self._row)
+            self._waiters = Waiters(runtime)
+            self._rollover.dismiss_waiters = self._waiters.dismiss
+            self._signing = Signing(runtime, self._recalling)
+            self._answers = Answers(runtime, self._waiters, self._recalling, self._signing, self._rollover)
         except Refusal as refusal:
             self._refusal = refusal
         except ingress.KeyMissing as error:
@@ -174,19 +155,18 @@ class AgentSession:
             intake.turn_away(Closed("the session was cancelled before it had started"))
             if intake.is_open:
                 reason = f"the workflow was cancelled: {workflow.cancellation_reason() or 'no reason was given'}"
+                runtime.reconcile = self._reconciler.reconcile
                 # A run that is being stopped ends first. Closing may stop the next one.
-                await self._effects.settle()
+                await runtime.wait_until(lambda: not runtime.state.stopping)
                 runtime.apply(decisions.close(runtime.state, runtime.now, reason))
-                # Without an archive the end may wait for handlers alone: the task would have no command.
-                self._task_commands.ensure()
-                await self._effects.settle()
+                await runtime.wait_until(lambda: runtime.state.closed)
                 await self._end()
-                self._visibility.end()
+                self._row.end()
             raise
         self._waiters.dismiss()
         await self._end()
         await self._wait_for_answers()
-        self._visibility.end()
+        self._row.end()
         return {"last_seq": runtime.thread.last_seq}
 
     async def _end(self) -> None:
@@ -195,18 +175,19 @@ class AgentSession:
         Raises:
             ApplicationError: The archive belongs to another execution.
         """
-        await self._subagents.settle()
-        await self._webhooks.settle()
+        await self._runtime.wait_until(lambda: self._reconciler.is_settled)
         try:
-            await self._hibernation.end()
+            await self._rollover.end()
         except Refusal as refusal:
             raise ingress.make_application_error(refusal) from None
 
     @workflow.update(dynamic=True)
     async def update(self, name: str, args: Sequence[RawValue]) -> dict[str, Any]:
         """Handle any update. The validator has refused most of what cannot be done; the rest is refused here."""
-        self._fullness.updates += 1
-        self._fullness.task.note()
+        if self._key_missing:
+            raise self._key_missing
+        self._runtime.note_handled()
+        self._runtime.fullness.updates += 1
         update_id = self._update_id()
         command = self._validated.pop(update_id, None)
         if command is None:
@@ -214,8 +195,7 @@ class AgentSession:
             command = ingress.decode_update(name, args, self._runtime.state.settings.config)
         arrival = Arrival(name, command, update_id, ingress.find_seal(args), size=ingress.measure(args))
         self._intake.take(arrival)
-        if not arrival.settled:
-            await workflow.wait_condition(lambda: arrival.settled)
+        await self._runtime.wait_until(lambda: arrival.settled)
         if arrival.refusal:
             raise ingress.make_application_error(arrival.refusal)
         # Not before: a caller whose message waits for its decision is not answered when the session comes to rest.
@@ -251,15 +231,16 @@ class AgentSession:
     @workflow.signal(dynamic=True)
     async def signal(self, name: str, args: Sequence[RawValue]) -> None:
         """Handle any signal. One that cannot be decoded becomes an `input` entry."""
-        self._fullness.signals += 1
-        self._fullness.task.note()
-        if self._refusal or self._runtime.state.closed:
+        if self._refusal:
             return
-        self._task_commands.ensure()
+        self._runtime.note_handled()
+        if self._runtime.state.closed:
+            return
+        self._runtime.fullness.signals += 1
         if self._intake.leave_out(name):
             return
         # A refused one has neither an excerpt nor a size: workers with different keys see different bytes.
-        arrival = Arrival(name, refusal=ingress.settle(args, f"signal-{self._fullness.signals}"))
+        arrival = Arrival(name, refusal=ingress.settle(args, f"signal-{self._runtime.fullness.signals}"))
         if arrival.refusal is None:
             arrival.size, arrival.seal, arrival.undecoded = ingress.measure(args), ingress.find_seal(args), args
         # It does not wait: each of thousands of signals that came while no worker ran would be a coroutine, and a
@@ -307,50 +288,22 @@ class AgentSession:
         return ui.describe_session(state, self._runtime.thread, texts=state.settings.shows_texts)
 
     async def _serve(self) -> None:
-        runtime, rollover, recalling = self._runtime, self._rollover, self._recalling
-        if self._intake.is_behind:
-            # Signals from before the end of start-up have no handler that would delay the end of the workflow.
-            # A model call that one of them has stopped is this coroutine's to end.
-            await workflow.wait_condition(lambda: not self._intake.is_behind or runtime.state.stopping)
+        """Serve callers until the session closes. What it wants goes on beside this coroutine."""
+        runtime, rollover = self._runtime, self._rollover
         # Best effort: fetch the part of the active lane that the last workflow run could not carry over.
         build = partial(runtime.project, ContextQuery())
-        await recalling.recall(runtime.state.context_ref, runtime.state.settings.policy, build)
-        start_background_task(
-            serve_duties(
-                self._hibernation,
-                self._approvals,
-                self._external_calls,
-                self._subagents,
-                self._webhooks,
-                self._visibility,
-            )
-        )
-        while True:
-            self._ensure_command()
-            self._fullness.task.note()
-            # A message that opens a run, a close, a full history or a changed lane ends the wait.
-            try:
-                await workflow.wait_condition(
-                    lambda: bool(runtime.effect or runtime.state.closed or rollover.due or recalling.due),
-                    timeout=rollover.store_retry_delay,
+        await self._recalling.recall(runtime.state.context_ref, runtime.state.settings.policy, build)
+        runtime.reconcile = self._reconciler.reconcile
+        while not runtime.state.closed:
+            runtime.settle_soon()
+            with suppress(TimeoutError):
+                await runtime.wait_until(
+                    lambda: rollover.is_wanted or runtime.state.closed, rollover.store_retry_delay
                 )
-            except TimeoutError:
-                self._fullness.task.note()
-            if rollover.due and not runtime.state.closed:
+            # A handler may have decided since it was wanted.
+            if rollover.is_wanted and rollover.due:
                 await rollover.roll()
-            if runtime.state.closed:
-                return
-            if (effect := runtime.effect) is not None:
-                await self._effects.carry_out(effect)
-            else:
-                await recalling.recall_changed()
-
-    def _ensure_command(self) -> None:
-        """Give the current task a command, unless it schedules an activity or answers callers: those are commands."""
-        self._visibility.update()
-        answering = self._waiters.has_any and not self._runtime.state.busy
-        if self._runtime.effect is None and not answering:
-            self._task_commands.ensure()
+            rollover.is_wanted = False
 
     def _update_id(self) -> str:
         info = workflow.current_update_info()

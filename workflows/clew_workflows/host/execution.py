@@ -1,4 +1,4 @@
-"""Carrying out effects: each runs as an activity. `make_plan` names the activity, its timeouts and retries.
+"""Carrying out effects: each runs as an activity. `choose_options` names the activity, its timeouts and retries.
 
 This module reads the session's state only when it starts an activity: the state may change while the activity runs.
 """
@@ -17,12 +17,13 @@ from temporalio.api.common.v1 import Payload
 from temporalio.common import Priority, RawValue, RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, RetryState, TimeoutType, is_cancelled_exception
 
-from clew_workflows.contract import WAIT_SECONDS
 from clew_workflows.contract.config import find_fairness_key
 from clew_workflows.contract.errors import ArchiveDamaged
+from clew_workflows.contract.limits import WAIT_SECONDS
 from clew_workflows.contract.names import choose_model_queue, name_tool_queue
 from clew_workflows.contract.outputs import ReplyProgress
 from clew_workflows.host.local_runs import LOCAL_RUNS
+from clew_workflows.host.retries import HOOK_RETRIES, PATIENT, STORE_ATTEMPTS, SUMMARY_RETRIES
 from clew_workflows.protocol import (
     HOOK_SECONDS,
     STORING_SECONDS,
@@ -199,21 +200,9 @@ SIGN_TIMEOUT = timedelta(seconds=20)
 WORKERS_PER_TOOL_CALL = 3
 """Workers that may be lost to one tool call beside its retries: the tool may crash each of them."""
 
-# For model calls, until the request's time is over, and for the archive, until the store answers. A provider's
-# Retry-After overrides the wait of a model call (`make_provider_failure`).
-_PATIENT = RetryPolicy(
-    initial_interval=timedelta(seconds=1), backoff_coefficient=2, maximum_interval=timedelta(seconds=30)
-)
-# A session is busy while a summary is written, and can do without it.
-_SUMMARY_RETRIES = RetryPolicy(initial_interval=timedelta(seconds=1), backoff_coefficient=2, maximum_attempts=4)
-# Nothing passes unchecked, so that a request fails if its hooks do.
-_HOOK_RETRIES = RetryPolicy(initial_interval=timedelta(seconds=1), backoff_coefficient=2, maximum_attempts=3)
-# For the archive while a caller waits. More than one attempt, because a worker may be lost.
-_STORE_ATTEMPTS = RetryPolicy(initial_interval=timedelta(seconds=1), backoff_coefficient=2, maximum_attempts=3)
-
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ActivityOptions:
     """How an effect is carried out.
 
     Attributes:
@@ -243,15 +232,15 @@ class Plan:
     activity_id: str | None = None
 
 
-def make_plan(
+def choose_options(
     effect: Effect,
     time_left: timedelta | None,
     task_queue: str,
     limited: Collection[str] = (),
     *,
     calls_models: bool = False,
-) -> Plan:
-    """Plan the activity of an effect.
+) -> ActivityOptions:
+    """Choose the options of the activity of an effect.
 
     Args:
         effect: The effect.
@@ -263,17 +252,17 @@ def make_plan(
     attempt = min(PREPARE_TIMEOUT, time_left or PREPARE_TIMEOUT)
     match effect:
         case Prepare():
-            return Plan("prepare", effect, Prepared, time_left, attempt)
+            return ActivityOptions("prepare", effect, Prepared, time_left, attempt)
         case DescribeModel():
-            return Plan("describe_model", effect, ModelProfile, time_left, attempt)
+            return ActivityOptions("describe_model", effect, ModelProfile, time_left, attempt)
         case CallModel():
-            return Plan(
+            return ActivityOptions(
                 "call_model",
                 effect,
                 ModelAnswered | Outdated | Declined,
                 time_left,
                 None,
-                _PATIENT,
+                PATIENT,
                 choose_model_queue(task_queue, effect.model, limited, direct=calls_models and not effect.declined),
                 in_run=True,
                 waits=True,
@@ -281,32 +270,34 @@ def make_plan(
         case RunHooks():
             within = min(HOOKS_TIMEOUT, time_left or HOOKS_TIMEOUT)
             answer, queue = HooksAnswered | Outdated, name_tool_queue(task_queue)
-            return Plan("run_hooks", effect, answer, within, HOOK_TIMEOUT, _HOOK_RETRIES, queue, in_run=True)
+            return ActivityOptions(
+                "run_hooks", effect, answer, within, HOOK_TIMEOUT, HOOK_RETRIES, queue, in_run=True
+            )
         case PlannedCall():
-            return _plan_call(effect, time_left, task_queue)
+            return _choose_call_options(effect, time_left, task_queue)
         case Summarize():
             queue = choose_model_queue(task_queue, effect.model, limited)
-            return Plan("summarize", effect, WrittenSummary, SUMMARY_TIMEOUT, None, _SUMMARY_RETRIES, queue)
+            return ActivityOptions("summarize", effect, WrittenSummary, SUMMARY_TIMEOUT, None, SUMMARY_RETRIES, queue)
         case Archiving():
-            retries = _PATIENT if time_left is None else _STORE_ATTEMPTS
-            return Plan("archive", effect, WrittenArchive, time_left, ARCHIVE_TIMEOUT, retries)
+            retries = PATIENT if time_left is None else STORE_ATTEMPTS
+            return ActivityOptions("archive", effect, WrittenArchive, time_left, ARCHIVE_TIMEOUT, retries)
         case Thaw():
-            return Plan("thaw", effect, Thawed, time_left, ARCHIVE_TIMEOUT, _PATIENT)
+            return ActivityOptions("thaw", effect, Thawed, time_left, ARCHIVE_TIMEOUT, PATIENT)
         case Recall():
-            return Plan("recall", effect, Recalled, time_left, ARCHIVE_TIMEOUT, _PATIENT)
+            return ActivityOptions("recall", effect, Recalled, time_left, ARCHIVE_TIMEOUT, PATIENT)
         case SignCheckpoint():
-            return Plan("sign_checkpoint", effect, CheckpointSignature, SIGN_TIMEOUT)
+            return ActivityOptions("sign_checkpoint", effect, CheckpointSignature, SIGN_TIMEOUT)
         case CheckBlobs():
-            return Plan("check_blobs", effect, BlobsChecked, BLOBS_TIMEOUT, retries=_STORE_ATTEMPTS)
+            return ActivityOptions("check_blobs", effect, BlobsChecked, BLOBS_TIMEOUT, retries=STORE_ATTEMPTS)
 
 
-def _plan_call(planned: PlannedCall, time_left: timedelta | None, task_queue: str) -> Plan:
-    """Plan the activity of a tool call: `run_tool`, or the one of a remote tool."""
+def _choose_call_options(planned: PlannedCall, time_left: timedelta | None, task_queue: str) -> ActivityOptions:
+    """Choose the options of the activity of a tool call: `run_tool`, or the one of a remote tool."""
     call, tool, route = planned.call, planned.tool, planned.tool.route
     if isinstance(route, RemoteRoute):
         tool_time = timedelta(seconds=max(tool.timeout_seconds, 0.001))
         attempts = tool.max_attempts if tool.idempotent else 1
-        return Plan(
+        return ActivityOptions(
             route.activity,
             call.arguments,
             # Raw: the session reads the result itself, so that none fails a workflow task.
@@ -324,7 +315,7 @@ def _plan_call(planned: PlannedCall, time_left: timedelta | None, task_queue: st
     tool_time = timedelta(seconds=tool.timeout_seconds + STORING_SECONDS + 5)
     attempts = tool.max_attempts + WORKERS_PER_TOOL_CALL - 1 if tool.idempotent else 1
     own_queue = route.task_queue if isinstance(route, FunctionRoute) else None
-    return Plan(
+    return ActivityOptions(
         "run_tool",
         call,
         ToolAnswered,
@@ -398,24 +389,26 @@ async def carry_out(effect: Effect, time_left: timedelta | None, state: State) -
 def start(effect: Effect, time_left: timedelta | None, state: State) -> workflow.ActivityHandle[Any]:
     """Start the activity of an effect. The state as it is now labels it, and says its priority and its task queue."""
     own_queue = workflow.info().task_queue
-    plan = make_plan(effect, time_left, own_queue, state.settings.limited, calls_models=state.settings.calls_models)
+    options = choose_options(
+        effect, time_left, own_queue, state.settings.limited, calls_models=state.settings.calls_models
+    )
     stopping = workflow.ActivityCancellationType
-    if plan.waits and not workflow.unsafe.is_replaying():
+    if options.waits and not workflow.unsafe.is_replaying():
         LOCAL_RUNS.note_call(workflow.info().run_id)
     return workflow.start_activity(
-        plan.activity,
-        plan.argument,
-        result_type=plan.answer,
-        task_queue=plan.queue,
-        schedule_to_close_timeout=plan.within,
-        start_to_close_timeout=plan.attempt,
-        heartbeat_timeout=plan.heartbeat,
-        retry_policy=plan.retries,
-        cancellation_type=stopping.WAIT_CANCELLATION_COMPLETED if plan.waits else stopping.TRY_CANCEL,
-        activity_id=plan.activity_id,
+        options.activity,
+        options.argument,
+        result_type=options.answer,
+        task_queue=options.queue,
+        schedule_to_close_timeout=options.within,
+        start_to_close_timeout=options.attempt,
+        heartbeat_timeout=options.heartbeat,
+        retry_policy=options.retries,
+        cancellation_type=stopping.WAIT_CANCELLATION_COMPLETED if options.waits else stopping.TRY_CANCEL,
+        activity_id=options.activity_id,
         priority=make_priority(state),
         summary=ui.make_label(effect, state),
-        event_groups=group_by_run(state) if plan.in_run else None,
+        event_groups=group_by_run(state) if options.in_run else None,
     )
 
 
@@ -440,6 +433,18 @@ async def await_answer(
         if is_cancelled_exception(error):
             raise asyncio.CancelledError from error
         return translate(error)
+
+
+async def await_result(planned: PlannedCall, activity: workflow.ActivityHandle[ToolAnswered]) -> ToolReturned:
+    """Wait for a call of a function; return its answer or its failure, neither if it was cancelled."""
+    call = planned.call
+    try:
+        answer = await await_answer(activity)
+    except asyncio.CancelledError:
+        return ToolReturned(tool_call_id=call.tool_call_id)
+    if isinstance(answer, Failure):
+        return ToolReturned(tool_call_id=call.tool_call_id, failure=answer)
+    return ToolReturned(tool_call_id=call.tool_call_id, answer=answer)
 
 
 # Remote calls: the result or the failure of another worker's activity, whatever it is.

@@ -1,14 +1,18 @@
 """The updates, signals and queries of a session: their names, their inputs, and descriptions for people.
 
-`ingress` decodes by these tables, the Temporal UI lists them (`visibility.serve_metadata`), and the contract's page
+`ingress` decodes by these tables, the Temporal UI lists them (`serve_metadata`), and the contract's page
 is made from them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import NoneType
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+
+from temporalio import workflow
+from temporalio.api.sdk.v1 import WorkflowDefinition, WorkflowInteractionDefinition, WorkflowMetadata
 
 from clew_workflows.contract import (
     ApprovalInput,
@@ -137,3 +141,41 @@ QUERIES: dict[str, Handler[Query | None]] = {
     "checkpoint": Handler(DraftQuery, "A drafted checkpoint to sign.", is_internal=True),
 }
 """The queries, by name."""
+
+
+# The answer to Temporal's own metadata query: what the Temporal UI shows on a session's page and in its menus.
+#
+# The SDK would list the dynamic handlers, through which everything passes the one door, under an empty name. It would
+# also have the details composed at every commit; here they are composed when somebody looks at them.
+
+
+METADATA_QUERY = "__temporal_workflow_metadata"
+
+
+def serve_metadata(describe: Callable[[], str]) -> None:
+    """Answer the metadata query of this workflow run. `describe` composes its current details."""
+    workflow_type = workflow.info().workflow_type
+    # Without annotations, which the SDK would evaluate for each session.
+    workflow.set_query_handler(METADATA_QUERY, lambda: _make_metadata(workflow_type, describe()))
+
+
+def _make_metadata(workflow_type: str, details: str) -> WorkflowMetadata:
+    definition = WorkflowDefinition(
+        type=workflow_type,
+        query_definitions=_list_interactions(QUERIES),
+        signal_definitions=_list_interactions(SIGNALS),
+        update_definitions=_list_interactions(UPDATES),
+    )
+    return WorkflowMetadata(definition=definition, current_details=details)
+
+
+def _list_interactions(handlers: Mapping[str, Handler[Any]]) -> list[WorkflowInteractionDefinition]:
+    return [
+        WorkflowInteractionDefinition(name=name, description=_describe(handler))
+        for name, handler in sorted(handlers.items())
+        if not handler.is_internal
+    ]
+
+
+def _describe(handler: Handler[Any]) -> str:
+    return f"{handler.description} Example: {handler.example}" if handler.example else handler.description

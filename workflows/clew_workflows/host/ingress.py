@@ -17,9 +17,6 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
 from clew_workflows.contract import (
-    MAX_MESSAGE_BYTES,
-    MAX_SYSTEM_PROMPT_BYTES,
-    MAX_TOOL_RESULT_BYTES,
     ApprovalInput,
     ConfigureInput,
     ContextOperation,
@@ -49,6 +46,7 @@ from clew_workflows.contract.errors import (
     UnsupportedStrategy,
     WorkerUnavailable,
 )
+from clew_workflows.contract.limits import MAX_MESSAGE_BYTES, MAX_SYSTEM_PROMPT_BYTES, MAX_TOOL_RESULT_BYTES
 from clew_workflows.contract.messages import canonicalize, check_depth
 from clew_workflows.contract.names import SESSION_ID
 from clew_workflows.contract.policy import ContextPolicy
@@ -57,7 +55,7 @@ from clew_workflows.encryption.codec import FOREIGN_FIELD, PLAIN_FIELD, SEAL_FIE
 from clew_workflows.host.handlers import QUERIES, SIGNALS, UPDATES, Handler, Query
 from clew_workflows.session import carried, tool_rounds
 from clew_workflows.session.commands import Command
-from clew_workflows.session.media import check_kinds, list_contents
+from clew_workflows.session.named_blobs import check_kinds, list_contents
 from clew_workflows.temporal_faults.wrapped_converter import get_own_converter
 
 # Inputs that cannot be decrypted, or that are not encrypted where they must be: each is refused.

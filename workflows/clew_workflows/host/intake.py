@@ -8,6 +8,7 @@ One activity checks the blobs of many that wait: of thousands of signals the his
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +18,6 @@ from temporalio import workflow
 from temporalio.common import RawValue
 
 from clew_workflows.contract import (
-    MAX_SYSTEM_PROMPT_BYTES,
     CloseInput,
     ConfigureInput,
     ContextOperation,
@@ -42,15 +42,14 @@ from clew_workflows.contract.errors import (
     RequestReused,
     make_refusal,
 )
+from clew_workflows.contract.limits import MAX_MESSAGE_BYTES, MAX_SYSTEM_PROMPT_BYTES
 from clew_workflows.host import execution, handlers, ingress
-from clew_workflows.host.duties import start_background_task
 from clew_workflows.host.runtime import Runtime
-from clew_workflows.host.tasks import TaskBudget
 from clew_workflows.protocol import CheckBlobs, Failure
-from clew_workflows.session import commands, decisions, media
+from clew_workflows.session import commands, decisions, named_blobs
 from clew_workflows.session.commands import Answer, Command
 from clew_workflows.session.state import MAX_WAITING, Decision, Moment, State, digest_command
-from clew_workflows.temporal_faults.task_commands import TaskCommands
+from clew_workflows.temporal_faults.slow_timers import wait_for_next_task
 
 MAX_CHECKED = 64
 """Most waiting arrivals whose blobs one activity checks: each activity adds six events to the history."""
@@ -64,6 +63,45 @@ MIN_COST = 1024
 """Bytes of a workflow task's budget that an arrival without text takes: deciding it takes 0.1 milliseconds."""
 _UNKNOWN = "signal"
 """The name in the entry for signals that a session does not know: a flood may have as many names."""
+
+
+# The budget of a workflow task: the bytes of text that it may tokenize, so that other sessions come between.
+#
+# Activities count the tokens of what they answer. Texts of callers, and answers that no activity has counted, are
+# tokenized by the workflow: one task takes at most `MAX_TASK_BYTES` of them, and the next tasks take the others.
+# Under `o200k_base` so many bytes take about 0.03 seconds; a single word of that length, the slowest text, takes
+# 0.14. Inputs without much text count as 1 KiB each: a task decides some 250 of them.
+
+
+MAX_TASK_BYTES = MAX_MESSAGE_BYTES
+"""Most bytes that one workflow task tokenizes of what was not counted before; the largest input has as many."""
+
+
+class TaskBudget:
+    """The bytes that the current workflow task may still tokenize."""
+
+    def __init__(self) -> None:
+        self._task = self._spent = 0
+        self._turn = asyncio.Lock()
+
+    def spend(self, size: int) -> bool:
+        """Spend bytes of the current task; returns whether it has them left. The first spender always gets them."""
+        task = workflow.info().get_current_history_length()
+        if task != self._task:
+            self._task, self._spent = task, 0
+        if self._spent and self._spent + size > MAX_TASK_BYTES:
+            return False
+        self._spent += size
+        return True
+
+    async def wait_to_spend(self, size: int) -> None:
+        """Spend bytes of the current task, or of the first later one that has them left, in turn."""
+        async with self._turn:
+            while not self.spend(size):
+                await wait_for_next_task()
+
+
+# Arrivals.
 
 
 @dataclass(eq=False, slots=True)
@@ -133,14 +171,14 @@ class Intake:
     Attributes:
         is_open: Start-up has finished.
         asked_to_close: A close has arrived before that.
+        budget: What may still be tokenized in the current workflow task.
     """
 
-    def __init__(self, runtime: Runtime, budget: TaskBudget, task_commands: TaskCommands, *, is_open: bool) -> None:
+    def __init__(self, runtime: Runtime, *, is_open: bool) -> None:
         self.is_open = is_open
         self.asked_to_close = False
+        self.budget = TaskBudget()
         self._runtime = runtime
-        self._budget = budget
-        self._task_commands = task_commands
         self._waiting: deque[Arrival] = deque()
         self._left_out: dict[str, int] = {}
         self._foreseen: _Foreseen | None = None
@@ -183,6 +221,7 @@ class Intake:
             return
         self._decode(arrival)
         self.asked_to_close |= isinstance(arrival.command, CloseInput)
+        self._runtime.settle_soon()
         if arrival.own_id is None and len(self._waiting) >= MAX_WAITING:
             arrival.command = None
             arrival.refusal = arrival.refusal or QueueFull("too many signals arrived before the session had started")
@@ -212,12 +251,14 @@ class Intake:
         for arrival in self._waiting:
             if arrival.own_id is not None and not arrival.settled:
                 arrival.refusal, arrival.settled = refusal, True
+        self._runtime.settle_soon()
 
     def confirm_close(self) -> None:
         """Answer the callers that close a session which has not started."""
         for arrival in self._waiting:
             if isinstance(arrival.command, CloseInput) and not arrival.settled:
                 arrival.answer, arrival.settled = commands.Closing(), True
+        self._runtime.settle_soon()
 
     @property
     def is_settled(self) -> bool:
@@ -239,9 +280,10 @@ class Intake:
             if not arrival.settled:
                 self._settle(arrival)
         if self._waiting:
-            start_background_task(self._continue())
+            self._runtime.start(self._continue())
         else:
             self._tell_left_out()
+        self._runtime.settle_soon()
 
     def _tell_left_out(self) -> None:
         runtime, left_out, self._left_out = self._runtime, self._left_out, {}
@@ -266,20 +308,18 @@ class Intake:
 
     async def _continue(self) -> None:
         if self._runtime.state.stopping:
-            await workflow.wait_condition(lambda: not self._runtime.state.stopping)
+            await self._runtime.wait_until(lambda: not self._runtime.state.stopping)
         elif self._find_unchecked(self._waiting[0]):
             await self._check(self._list_unchecked())
-            # Signals may be all that is decided now: the task that handles the result would have no command.
-            self._task_commands.ensure()
         else:
-            await self._budget.wait_for_next_task()
+            await wait_for_next_task()
         self._settle_waiting()
 
     def _find_unchecked(self, arrival: Arrival) -> tuple[Blob, ...]:
         """Find the blobs that an arrival names and that must be checked before it is decided."""
         if arrival.checked or arrival.settled or arrival.refusal or self._runtime.state.closed:
             return ()
-        return media.list_blobs(arrival.command)
+        return named_blobs.list_blobs(arrival.command)
 
     def _list_unchecked(self) -> list[tuple[Arrival, tuple[Blob, ...]]]:
         """List the arrivals whose blobs are checked next, from the first one that waits, with their blobs."""
@@ -318,7 +358,7 @@ class Intake:
 
     def _fits(self, arrival: Arrival) -> bool:
         # A closed session refuses them all.
-        return arrival.settled or self._runtime.state.closed or self._budget.spend(arrival.cost)
+        return arrival.settled or self._runtime.state.closed or self.budget.spend(arrival.cost)
 
     def _settle(self, arrival: Arrival) -> None:
         """Decide an arrival. A refused update is answered; a refused signal becomes an `input` entry."""

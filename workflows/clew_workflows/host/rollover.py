@@ -1,74 +1,199 @@
-"""Rollover: before its history is full, a session archives its entries and continues in a new workflow run.
+"""The beginning and the end of a workflow run: start-up, rollover, hibernation and close.
 
-The next run begins on the version of the workers that is current then, if they have versions. If that is another one
-than the session's, it rolls over before its next step.
-
-`due` says when, by the thresholds `protocol.RolloverThresholds` and the history that `tasks` measures. `roll` does
-it. `put_away` archives a session that hibernates or closes.
+Before its history is full, a session archives its entries and continues in a new workflow run. The next run begins on
+the version of the workers that is current then, if they have versions. If that is another one than the session's, it
+rolls over before its next step.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic_core import to_json
 from temporalio import workflow
 
-from clew_workflows.contract.errors import ArchiveUnavailable, Busy, Refusal, TooLarge, make_refusal
+from clew_workflows.contract.errors import (
+    ArchiveDamaged,
+    ArchiveUnavailable,
+    Busy,
+    Interrupted,
+    InvalidInput,
+    NewerVersion,
+    Refusal,
+    Starting,
+    TooLarge,
+    make_refusal,
+)
 from clew_workflows.contract.outputs import CloseReceipt, HibernateReceipt
 from clew_workflows.host import execution, telemetry
-from clew_workflows.host.duties import LastingDuty
-from clew_workflows.host.effects import Recalling
 from clew_workflows.host.intake import Intake
-from clew_workflows.host.runtime import Runtime
-from clew_workflows.host.startup import make_unavailable
-from clew_workflows.host.tasks import FULL, PRESSING, SPENT, Fullness
-from clew_workflows.host.visibility import Visibility
-from clew_workflows.host.waiters import Waiters
-from clew_workflows.protocol import Archiving, Failure, WrittenArchive
+from clew_workflows.host.recalling import Recalling
+from clew_workflows.host.row import Row
+from clew_workflows.host.runtime import FULL, PRESSING, SPENT, Runtime
+from clew_workflows.protocol import ArchiveRef, Archiving, Failure, Thaw, WrittenArchive
 from clew_workflows.session import carried, decisions, ui
 from clew_workflows.session.advance import Session
-from clew_workflows.temporal_faults.task_commands import TaskCommands
+
+T = TypeVar("T")
+
+# Start-up: a session finds out whether it is new or archived, before it decides anything.
+
+
+class Startup:
+    """Finds out whether one session is new or archived.
+
+    Attributes:
+        away: The refusal that callers get while the store does not answer; None if it does.
+    """
+
+    def __init__(self, runtime: Runtime, intake: Intake, after: str | None) -> None:
+        self.away: Refusal | None = None
+        self._runtime = runtime
+        self._intake = intake
+        self._after = after
+
+    @property
+    def refusal_of_readers(self) -> Refusal:
+        """The refusal that readers get before the session has started. They need not wait for a repair."""
+        is_damaged = self.away is not None and self.away.type == ArchiveDamaged.type
+        waits = Starting("the session is looking for its archive: ask again in a moment")
+        return self.away if self.away and is_damaged else waits
+
+    async def open_session(self) -> Refusal | None:
+        """Hold callers until we know whether the session is new or archived, and open the intake then.
+
+        If the store is slow, callers are refused, and a close is confirmed; the intake stays closed after it. The
+        answer is the refusal that ends the session, if it cannot begin.
+        """
+        intake = self._intake
+        runtime, finding = self._runtime, asyncio.create_task(self._find())
+        finding.add_done_callback(lambda _: runtime.settle_soon())
+        while not finding.done():
+            await runtime.wait_until(lambda: finding.done() or self.away is not None)
+            if self.away and not finding.done():
+                if intake.asked_to_close:
+                    intake.confirm_close()
+                intake.turn_away(self.away)
+                await runtime.wait_until(lambda: finding.done() or self.away is None or intake.asked_to_close)
+                if intake.asked_to_close and not finding.done():
+                    finding.cancel()
+                    intake.confirm_close()
+                    return None
+        # A worker that is too old for the state fails the workflow task: the session waits for a newer one.
+        if isinstance(refused := finding.exception(), Refusal) and not isinstance(refused, NewerVersion):
+            intake.turn_away(refused)
+            return refused
+        await finding
+        intake.open()
+        return None
+
+    async def _find(self) -> None:
+        """Continue the session from its archive, with the same seqs, or begin a new one.
+
+        Raises:
+            Interrupted: The archive belongs to another execution, whose last entries it lacks.
+            InvalidInput: The session is a subagent's, and has an archive.
+            Refusal: The archive cannot be used.
+        """
+        runtime = self._runtime
+        own = {"execution": workflow.info().first_execution_run_id, "after": self._after}
+        effect = runtime.state.preparation.model_copy(update=own)
+        prepared = await self._retry_until_answered(
+            lambda time_limit: execution.carry_out(effect, time_limit, runtime.state)
+        )
+        if prepared.interrupted:
+            raise Interrupted(prepared.interrupted)
+        runtime.effect = None
+        if prepared.state and runtime.state.assignment:
+            raise InvalidInput("there is an archived session of this id: a subagent begins with a new one")
+        if prepared.state and prepared.archive:
+            runtime.resume(await self._thaw(prepared.archive, prepared.state, prepared.search_attributes))
+        else:
+            runtime.state = replace(runtime.state, archive=prepared.archive)
+            runtime.apply(decisions.take_event(runtime.state, prepared, runtime.now))
+
+    async def _thaw(self, archive: ArchiveRef, state: str, attributes: tuple[str, ...]) -> Session:
+        """Fetch the archived session. A worker will resolve its configuration again."""
+        effect = Thaw(archive=archive, state=state)
+        thawed = await self._retry_until_answered(
+            lambda time_limit: execution.carry_out(effect, time_limit, self._runtime.state)
+        )
+        session = carried.restore({"version": thawed.version, "zlib": thawed.zlib})
+        waking = replace(
+            session.state,
+            archive=thawed.archive or archive,
+            phase="preparing",
+            settings=replace(session.state.settings, attributes=attributes),
+        )
+        return replace(session, state=waking, effect=waking.preparation)
+
+    async def _retry_until_answered(self, attempt: Callable[[timedelta | None], Awaitable[T | Failure]]) -> T:
+        """Attempt something until the store answers. After the first timeout callers are refused meanwhile.
+
+        Raises:
+            Refusal: It failed for a reason that no retry changes.
+        """
+        answer = await attempt(self._runtime.waits.store_timeout)
+        if isinstance(answer, Failure) and answer.retryable:
+            self.away = make_unavailable(answer)
+            self._runtime.settle_soon()
+            answer = await attempt(None)
+            self.away = None
+        if isinstance(answer, Failure):
+            raise make_refusal(answer.type, answer.message)
+        return answer
+
+
+def make_unavailable(failure: Failure | None) -> Refusal:
+    """Make the refusal for callers while the archive cannot be used.
+
+    The store fails, an object is damaged, or the worker is too old for it.
+    """
+    if failure and failure.type == ArchiveDamaged.type:
+        return ArchiveDamaged(
+            f"the session's archive is damaged: {failure.message}. Restore the object from a backup of the store: "
+            "the session goes on by itself then"
+        )
+    # When the time for the attempts is over, the failure's message begins with the type of the last one.
+    if failure and failure.message.startswith(prefix := f"{NewerVersion.type}: "):
+        return NewerVersion(failure.message.removeprefix(prefix))
+    reason = failure.message if failure else "no answer"
+    return ArchiveUnavailable(f"the session's archive cannot be reached, try again later: {reason}")
+
+
+# Rollover, hibernation and close.
+
 
 # Phases that must end in this workflow run. A summary adds few events, and its caller waits for the answer.
 _STAYING = ("summarizing", "hibernating", "closed")
 
 
 class Rollover:
-    """Archives one session, and continues it in a new workflow run when its history is full.
+    """Archives one session: it continues in a new workflow run when its history is full, hibernates or closes.
 
     Attributes:
         away: Why the last rollover could not archive the session; None if it could.
+        is_wanted: The next workflow run is to begin: no step of the session begins in this one.
+        dismiss_waiters: Releases the callers that wait for the outcome of a request.
     """
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        fullness: Fullness,
-        recalling: Recalling,
-        waiters: Waiters,
-        task_commands: TaskCommands,
-        *,
-        visibility: Visibility,
-        intake: Intake,
-    ) -> None:
+    def __init__(self, runtime: Runtime, intake: Intake, recalling: Recalling, row: Row) -> None:
         self.away: Refusal | None = None
-        self._runtime = runtime
-        self._intake = intake
-        self._recalling = recalling
-        self._fullness = fullness
-        self._waiters = waiters
-        self._task_commands = task_commands
-        self._visibility = visibility
+        self.is_wanted = False
+        self.dismiss_waiters: Callable[[], None] = _dismiss_none
+        self._runtime, self._intake, self._recalling, self._row = runtime, intake, recalling, row
         self._ask_again_at = 0.0
         self._waited_when_asked = False
         self._writing = asyncio.Lock()
         self._put_away_upto: int | None = None
         self._says_closed = False
+        self._has_ended = False
+        self._refusal: Refusal | None = None
 
     @property
     def due(self) -> bool:
@@ -79,23 +204,23 @@ class Rollover:
         state = self._runtime.state
         if state.archive is None or self.store_retry_delay:
             return False
-        if state.phase in _STAYING:
+        if state.phase in _STAYING or state.stopping:
             return False
         if self._says_closed or self._must_move:
             return True
         enough = PRESSING if state.busy or state.late_calls or state.phase == "preparing" else 1.0
-        return self._fullness.measure(state.archive.thresholds) >= enough
+        return self._runtime.fullness.measure(state.archive.thresholds) >= enough
 
     @property
     def _must_move(self) -> bool:
         """Whether another version of the workers is to serve the session. The results of late calls are awaited."""
-        return self._fullness.task.is_moving and not self._runtime.state.late_calls
+        return workflow.info().is_target_worker_deployment_version_changed() and not self._runtime.state.late_calls
 
     @property
     def full(self) -> bool:
         """Whether no new message is accepted until the archive can be written again."""
         archive = self._runtime.state.archive
-        return archive is not None and self._fullness.measure(archive.thresholds) >= FULL
+        return archive is not None and self._runtime.fullness.measure(archive.thresholds) >= FULL
 
     @property
     def store_retry_delay(self) -> timedelta | None:
@@ -103,7 +228,7 @@ class Rollover:
 
         A session that has become unable to go on since the last attempt tries at once.
         """
-        left = self._ask_again_at - self._fullness.task.time
+        left = self._ask_again_at - workflow.time()
         return timedelta(seconds=left) if left > 0 and (self._waited_when_asked or not self._must_wait) else None
 
     @property
@@ -116,7 +241,7 @@ class Rollover:
         """Whether nothing goes on without the archive. Accepted work goes on longer than new messages are taken."""
         archive = self._runtime.state.archive
         enough = SPENT if self._runtime.state.busy else FULL
-        return archive is not None and self._fullness.measure(archive.thresholds) >= enough
+        return archive is not None and self._runtime.fullness.measure(archive.thresholds) >= enough
 
     async def roll(self) -> None:
         """Archive all entries and continue as new. Returns if that cannot be done at present."""
@@ -131,8 +256,8 @@ class Rollover:
         if runtime.state.late_calls:
             # Their workers learn by a heartbeat that the session has gone on, and send late results from then on.
             with suppress(TimeoutError):
-                await workflow.wait_condition(
-                    lambda: not runtime.state.late_calls or runtime.state.closed, timeout=execution.HEARTBEAT_TIMEOUT
+                await runtime.wait_until(
+                    lambda: not runtime.state.late_calls or runtime.state.closed, execution.HEARTBEAT_TIMEOUT
                 )
         # Entries that operations have just brought back into contexts are carried to the next workflow run.
         await self._recalling.recall_changed()
@@ -144,9 +269,7 @@ class Rollover:
         if len(to_json(start)) > (carried.MAX_START_BYTES if self.full else carried.MAX_ROLLED_BYTES):
             return
         runtime.rolling = True
-        self._waiters.dismiss()
-        if not self._has_answered or runtime.unconfirmed:
-            self._task_commands.ensure()
+        self.dismiss_waiters()
         # A close that arrives now is answered in this workflow run, after the session has ended.
         await workflow.wait_condition(
             lambda: runtime.state.closed or runtime.state.stopping or (self._has_answered and not runtime.unconfirmed)
@@ -155,11 +278,11 @@ class Rollover:
             # Handlers wait for the end of the run that is being stopped, which the caller of `roll` brings about.
             runtime.rolling, self._ask_again_at = False, 0.0
         elif not runtime.state.closed:
-            self._visibility.update(shows_all=True)
+            self._row.update(shows_all=True)
             telemetry.count_rollover()
             workflow.continue_as_new(
                 args=[start if self._snapshot == measured else self._make_start()],
-                memo=self._visibility.memo,
+                memo=self._row.memo,
                 initial_versioning_behavior=workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE,
             )
 
@@ -233,20 +356,7 @@ class Rollover:
                 self._says_closed = self._says_closed and closed
         return answer
 
-
-# Hibernation and close: all of a session is archived before its workflow completes.
-
-
-class Hibernation(LastingDuty):
-    """Archives one session before its workflow completes."""
-
-    def __init__(self, runtime: Runtime, rollover: Rollover, task_commands: TaskCommands) -> None:
-        super().__init__()
-        self._runtime = runtime
-        self._rollover = rollover
-        self._task_commands = task_commands
-        self._ended = False
-        self._refusal: Refusal | None = None
+    # Hibernation and close: all of a session is archived before its workflow completes.
 
     async def hibernate(self, reason: str | None) -> dict[str, Any]:
         """Archive the session and end it. If that fails the session continues.
@@ -258,12 +368,12 @@ class Hibernation(LastingDuty):
             ThreadMismatch: The archive belongs to another execution.
         """
         runtime = self._runtime
-        await workflow.wait_condition(lambda: runtime.state.phase != "preparing" or runtime.rolling)
+        await runtime.wait_until(lambda: runtime.state.phase != "preparing" or runtime.rolling)
         if runtime.state.phase == "preparing" or runtime.rolling:
             raise Busy("the session goes on in a new run of its workflow: try again in a moment")
         runtime.apply(decisions.hibernate(runtime.state, reason))
         try:
-            await self._rollover.put_away(runtime.waits.store_timeout)
+            await self.put_away(runtime.waits.store_timeout)
         except Refusal as refusal:
             if not runtime.state.closed:
                 runtime.apply(decisions.wake(runtime.state, str(refusal)))
@@ -279,13 +389,14 @@ class Hibernation(LastingDuty):
             ThreadMismatch: The archive belongs to another execution.
         """
         try:
-            await self._rollover.put_away()
+            await self.put_away()
         except BaseException as error:
             unfinished = ArchiveUnavailable("the workflow was cancelled before all of the session was archived")
             self._refusal = error if isinstance(error, Refusal) else unfinished
             raise
         finally:
-            self._ended = True
+            self._has_ended = True
+            self._runtime.settle_soon()
 
     async def wait_for_end(self) -> dict[str, Any]:
         """Wait until the closed session is archived, and answer the close. The workflow completes right after it.
@@ -295,7 +406,7 @@ class Hibernation(LastingDuty):
             ThreadMismatch: The archive belongs to another execution. The workflow fails with the same type.
         """
         try:
-            await workflow.wait_condition(lambda: self._ended, timeout=self._runtime.waits.store_timeout)
+            await self._runtime.wait_until(lambda: self._has_ended, self._runtime.waits.store_timeout)
         except TimeoutError:
             raise ArchiveUnavailable(
                 "the session is closed, and its workflow goes on until its archive can be written: "
@@ -305,26 +416,6 @@ class Hibernation(LastingDuty):
             raise self._refusal
         return CloseReceipt(last_seq=self._runtime.thread.last_seq).as_dict()
 
-    @property
-    def _is_wanted(self) -> bool:
-        state = self._runtime.state
-        if state.busy or state.late_calls or state.closed:
-            return False
-        # A new version of the agent may set, change or remove it.
-        return state.settings.config.idle_timeout_seconds is not None
 
-    async def _perform(self) -> None:
-        """Hibernate after the idle time; after a failure try again when it has passed once more."""
-        runtime = self._runtime
-        seconds = runtime.state.settings.config.idle_timeout_seconds or 0
-        left = runtime.active_at + seconds - workflow.time()
-        if left <= 0 and runtime.state.phase == "idle" and not runtime.rolling:
-            with suppress(Refusal):
-                await self.hibernate(f"nothing has happened for {seconds} seconds")
-                # The end may wait for handlers alone: the task would have no command.
-                self._task_commands.ensure()
-                return
-        await workflow.sleep(left if left > 0 else seconds, summary="hibernates then, if nothing happens")
-        if not self._is_wanted:
-            # Nothing follows from the timer: the task that handles it would have no command.
-            self._task_commands.ensure()
+def _dismiss_none() -> None:
+    """Release nobody: no caller can wait yet."""

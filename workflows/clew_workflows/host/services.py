@@ -33,9 +33,6 @@ with workflow.unsafe.imports_passed_through():
         FORK_WORKFLOW,
         GET_BLOB_WORKFLOW,
         LIST_WORKFLOW,
-        MAX_CHUNK_BYTES,
-        MAX_MESSAGE_BYTES,
-        MAX_TOKEN_BYTES,
         PUT_BLOB_WORKFLOW,
         READ_CONTEXT_WORKFLOW,
         READ_WORKFLOW,
@@ -77,6 +74,7 @@ with workflow.unsafe.imports_passed_through():
         UnsupportedContent,
         WorkerUnavailable,
     )
+    from clew_workflows.contract.limits import MAX_CHUNK_BYTES, MAX_MESSAGE_BYTES, MAX_TOKEN_BYTES
     from clew_workflows.contract.messages import compute_digest
     from clew_workflows.contract.names import DELETED_WORKFLOW, DELIVER_WORKFLOW, name_caller_queue, name_fork
     from clew_workflows.contract.outcomes import RequestOutcome

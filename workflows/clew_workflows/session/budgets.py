@@ -16,7 +16,7 @@ from clew_workflows.contract.outcomes import Usage
 from clew_workflows.contract.payloads import Refused, RefusedKind
 from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.protocol import CallModel, Failure, ModelAnswered
-from clew_workflows.session.state import EIGHTHS, Learned, Settings, Spent, State
+from clew_workflows.session.state import EIGHTHS, Learned, Request, Run, Settings, Spent, State
 
 # Limits of a session's usage: those of its configuration, and for a subagent those of its task.
 #
@@ -56,28 +56,29 @@ _MAX_TOKEN_COUNT = 2**53 - 1
 NOTHING_LEARNED = Learned()
 
 
-def make_call_policy(settings: Settings, model: str, own: ContextPolicy | None) -> ContextPolicy | None:
-    """Make what a call's policy changes of the session's: `own`, with a smaller budget if the model takes less."""
-    learned = settings.learned.get(model)
-    if learned is None:
-        return own
-    policy = settings.policy.overlay(own)
-    budget = learned.reduce(policy.budget)
-    if budget >= policy.budget:
-        return own
-    tighter = ContextPolicy(max_input_tokens=budget + policy.reserve_output_tokens)
-    return own.overlay(tighter) if own else tighter
+def make_call_policy(settings: Settings, request: Request) -> ContextPolicy | None:
+    """Make what a request's next call changes of the session's policy: a smaller budget, if its model takes less."""
+    tighter = _find_tighter(settings, request.model, request.policy)
+    return request.context_policy.overlay(tighter) if request.context_policy else tighter
 
 
 def find_policy(settings: Settings) -> ContextPolicy:
     """Find the policy of the session's calls: its own, with the budget that its model takes."""
-    return settings.policy.overlay(make_call_policy(settings, settings.model or "", None))
+    return settings.policy.overlay(_find_tighter(settings, settings.model, settings.policy))
 
 
-def note_reply(settings: Settings, call: CallModel, answer: ModelAnswered) -> Settings:
+def _find_tighter(settings: Settings, model: str, policy: ContextPolicy) -> ContextPolicy | None:
+    """Find the smaller budget that a model takes, as a change of the policy; None: it takes the policy's."""
+    learned = settings.learned.get(model)
+    if learned is None or (budget := learned.reduce(policy.budget)) >= policy.budget:
+        return None
+    return ContextPolicy(max_input_tokens=budget + policy.reserve_output_tokens)
+
+
+def note_reply(settings: Settings, run: Run, answer: ModelAnswered) -> Settings:
     """Learn from a reply how its provider counts tokens."""
-    policy, usage = settings.policy.overlay(call.context_policy), answer.reply.usage
-    learned = learn_ratio(settings.learned, call.model, policy, answer.input_tokens, usage)
+    model, usage = run.request.model, answer.reply.usage
+    learned = learn_ratio(settings.learned, model, run.policy, answer.input_tokens, usage)
     return settings if learned is settings.learned else replace(settings, learned=learned)
 
 
@@ -101,7 +102,7 @@ def learn_ratio(
     return _remember(learned, model, replace(known, eighths=measured))
 
 
-def compute_budget_left(settings: Settings, call: CallModel, refusal: Failure) -> int | None:
+def compute_budget_left(run: Run, refusal: Failure) -> int | None:
     """Compute the budget for another attempt after a refusal, in our tokens; None: another attempt has no chance.
 
     A worker reports how many tokens by our count were refused (`counted`). A limit that the provider reports is used
@@ -113,13 +114,12 @@ def compute_budget_left(settings: Settings, call: CallModel, refusal: Failure) -
     limit, theirs = _read_token_count(refusal.details.get("limit")), _read_token_count(refusal.details.get("actual"))
     budget = ours // 2
     if limit:
-        room = max(limit - (call.options.max_output_tokens or 0), limit // 2)
+        room = max(limit - (run.request.options.max_output_tokens or 0), limit // 2)
         if theirs:
             budget = room * ours * 9 // (theirs * 10)
         elif room < ours:
             budget = room * 9 // 10
-    policy = settings.policy.overlay(call.context_policy)
-    budget = min(budget, ours * 9 // 10, policy.budget)
+    budget = min(budget, ours * 9 // 10, run.policy.budget)
     return budget if budget > 0 else None
 
 
@@ -147,10 +147,9 @@ MAX_REFUSED = 1000
 """Refused items of a model that a session remembers; the newest are kept."""
 
 
-def list_new_refusals(call: CallModel, answer: ModelAnswered) -> list[Refused]:
+def list_new_refusals(call: CallModel, refused: Iterable[Refused]) -> list[Refused]:
     """List what the provider has refused during a call, and had not before."""
     known = {(group.kind, name) for group in call.refused for name in group.ids}
-    refused = answer.request.refused if answer.request else ()
     groups = (
         replace(group, ids=tuple(name for name in group.ids if (group.kind, name) not in known)) for group in refused
     )

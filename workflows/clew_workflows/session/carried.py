@@ -188,7 +188,7 @@ def _pack(
 
 def _find_first_live_seq(state: State, thread: Thread, recent_entries: int) -> int:
     """Find the seq at which the live part begins. It has all entries that are not archived, and a few that are."""
-    seq = max((state.archive.upto if state.archive else -1) + 1, thread.first_seq)
+    seq = max(state.archive.upto + 1, thread.first_seq) if state.archive else thread.first_seq
     size = 0
     for entry in reversed(thread.slice(max(seq - recent_entries, thread.first_seq), seq - 1)):
         size += len(to_json(entry.as_dict()))
@@ -204,8 +204,8 @@ def _list_policies(state: State) -> dict[str, list[ContextPolicy]]:
     policies = {state.context_ref: [settings.policy, budgets.find_policy(settings)]}
     if state.run:
         request = state.run.request
-        changes = budgets.make_call_policy(settings, request.model, request.context_policy)
-        policies.setdefault(request.context_ref, []).append(settings.policy.overlay(changes))
+        policy = request.policy.overlay(budgets.make_call_policy(settings, request))
+        policies.setdefault(request.context_ref, []).append(policy)
     return policies
 
 

@@ -20,8 +20,9 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import to_json
 
-from clew_workflows.contract import MAX_TOKEN_BYTES, CheckpointInput, ContextOperation, SessionConfig
+from clew_workflows.contract import CheckpointInput, ContextOperation, SessionConfig
 from clew_workflows.contract.errors import Archived, Busy, InvalidOperation, TooLarge, UnknownLane
+from clew_workflows.contract.limits import MAX_TOKEN_BYTES
 from clew_workflows.contract.messages import ToolSpec, compute_digest
 from clew_workflows.contract.names import selects
 from clew_workflows.contract.payloads import ConfigPayload, OperationPayload, UserMessage

@@ -35,8 +35,8 @@ from clew_workflows.session import (
     checkpoints,
     configuration,
     decisions,
-    inputs,
-    media,
+    messages_taken,
+    named_blobs,
     operations,
     outside,
     runs,
@@ -188,9 +188,9 @@ def decide(
         decision, answer = _displace_summary(state, thread, command, own_id, at)
     else:
         decision, answer = _decide(state, thread, command, own_id, at)
-    if decision.state is not state and media.may_have_media(command):
-        media.check_limits(state, command)
-        decision = media.count(decision, command)
+    if decision.state is not state and named_blobs.may_have_media(command):
+        named_blobs.check_limits(state, command)
+        decision = named_blobs.count(decision, command)
     if seal is not None:
         decision = _remember_seal(state, decision, answer, seal)
     return decision, answer
@@ -238,7 +238,7 @@ def _decide(  # noqa: PLR0912 - one case for each command
             return _await_request(state, thread, command)
         case SubmitInput():
             input_id = command.input_id or (None if own_id is None else _check_id(own_id))
-            return inputs.take_input(state, command, input_id)
+            return messages_taken.take_input(state, command, input_id)
         case ContextOperation():
             decision, done = operations.take_operation(state, thread, command, at)
             writing = decision.state.summaries.writing
@@ -254,7 +254,7 @@ def _decide(  # noqa: PLR0912 - one case for each command
             decision = summaries.begin(state, thread, command)
             return decision, SummaryAwaited(f"summary-{decision.state.counters.summaries}")
         case CancelInput():
-            return inputs.cancel_request(state, thread, command, at)
+            return messages_taken.cancel_request(state, thread, command, at)
         case ApprovalInput():
             resolved = ApprovalReceipt(tool_call_id=command.tool_call_id, decision=command.decision)
             return outside.resolve_approval(state, thread, command, at).then(runs.start_tools, at), resolved
@@ -312,7 +312,7 @@ def _take_message(
     if request_id.startswith(FOLLOW_UP):
         raise InvalidInput(f"request_id: ids that begin with {FOLLOW_UP!r} are the session's own")
     request = make_request(state, command, request_id)
-    decision = inputs.take_message(state, request, command.on_busy or state.settings.config.on_busy, at)
+    decision = messages_taken.take_message(state, request, command.on_busy or state.settings.config.on_busy, at)
     memory = decision.state.memory.add_digest("request_id", request_id, digest)
     return replace(decision, state=replace(decision.state, memory=memory)), Outcome(request_id, is_new=True)
 

@@ -10,13 +10,9 @@ from pydantic_core import to_json
 
 from clew_workflows.contract import ConfigureInput, ContextPolicy, SessionConfig
 from clew_workflows.contract.errors import Refusal, TooLarge, UnknownTool
+from clew_workflows.contract.limits import MAX_METADATA_BYTES, MAX_METADATA_NAMES
 from clew_workflows.contract.messages import canonicalize
-from clew_workflows.contract.names import (
-    BUILT_IN_TOOLS,
-    MAX_METADATA_BYTES,
-    MAX_METADATA_NAMES,
-    is_selected,
-)
+from clew_workflows.contract.names import BUILT_IN_TOOLS, is_selected
 from clew_workflows.contract.payloads import ConfigPayload
 from clew_workflows.contract.policy import resolve
 from clew_workflows.protocol import Failure, Prepared, ResolvedAgent, ResolvedTool
@@ -240,11 +236,14 @@ def apply_config(state: State, _at: Moment) -> Decision:
 
 
 def drop_config(state: State, _at: Moment, reason: str) -> Decision:
-    """Drop the change that waited for a run to end, and the one that a worker was to prepare."""
+    """Drop the change that waited for a run to end, and the one that a worker was to prepare.
+
+    The configuration that a session has begun with is no change.
+    """
     entries, settings = [], state.settings
     if change := state.deferred.config:
         entries.append(drafts.draft_input("dropped", "configure", reason, _make_excerpt(change)))
-    if settings.due:
+    if settings.due and settings.tools is not None:
         preparing = f"model {settings.model}, tools {', '.join(settings.config.tools) or 'none'}"
         if settings.own.agent:
             preparing = f"agent {settings.own.agent}, {preparing}"

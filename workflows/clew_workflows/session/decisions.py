@@ -2,7 +2,7 @@
 
 A decision names the next state, the entries to commit, in order, and the next effect. The clock and the thread's next
 seq are passed in as a `Moment`. The workflow commits first and carries out the effect then. Decisions about runs are
-in `runs`, about messages and inputs in `inputs`, about contexts in `operations`.
+in `runs`, about messages and inputs in `messages_taken`, about contexts in `operations`.
 """
 
 from __future__ import annotations
@@ -214,10 +214,8 @@ def recover(state: State, at: Moment) -> Decision:
     A configuration that no worker has resolved is still to be prepared.
     """
     ended = _end_all(replace(state, settings=replace(state.settings, due=False)), "recovered", at)
-    after = replace(
-        ended.state, phase="idle", late_calls=(), settings=replace(ended.state.settings, due=state.settings.due)
-    )
-    return Decision(after, ended.commit)
+    settings = replace(ended.state.settings, due=state.settings.due)
+    return Decision(replace(ended.state, phase="idle", late_calls=(), settings=settings), ended.commit)
 
 
 def _follow_stop(state: State, event: Event, at: Moment) -> Decision:

@@ -19,8 +19,8 @@ from clew_workflows.contract.errors import (
     UnknownApproval,
     UnknownToolCall,
 )
+from clew_workflows.contract.limits import MAX_EDITED_ARGUMENTS_BYTES
 from clew_workflows.contract.messages import canonicalize, find_data_url
-from clew_workflows.contract.names import MAX_EDITED_ARGUMENTS_BYTES
 from clew_workflows.contract.outputs import ToolResultReceipt
 from clew_workflows.contract.payloads import ApprovalPayload
 from clew_workflows.protocol import TOOL_CALL_ID, ToolAnswered

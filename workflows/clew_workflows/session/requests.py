@@ -9,7 +9,8 @@ from clew_workflows.contract import ContextPolicy, MessageInput, RunSettings
 from clew_workflows.contract.config import ExternalToolSpec, measure_specs
 from clew_workflows.contract.content import list_media
 from clew_workflows.contract.errors import InvalidInput, TooLarge, UnknownTool
-from clew_workflows.contract.names import BUILT_IN_TOOLS, MAX_TOOLS_BYTES
+from clew_workflows.contract.limits import MAX_TOOLS_BYTES
+from clew_workflows.contract.names import BUILT_IN_TOOLS
 from clew_workflows.contract.outcomes import RequestOutcome, Usage
 from clew_workflows.contract.payloads import RunPayload
 from clew_workflows.protocol import ModelProfile
@@ -199,6 +200,7 @@ def make_request(
         state.context_ref,
         model,
         options,
+        in_force,
         policy,
         message.max_iterations or config.max_iterations,
         timeout_seconds,

@@ -40,7 +40,7 @@ from clew_workflows.session import (
     configuration,
     drafts,
     hooks,
-    media,
+    named_blobs,
     operations,
     requests,
     subagents,
@@ -225,7 +225,7 @@ def _make_call(state: State, at: Moment) -> Decision:
         model=request.model,
         options=request.options,
         provider_tools=request.provider_tools,
-        context_policy=budgets.make_call_policy(settings, request.model, request.context_policy),
+        context_policy=budgets.make_call_policy(settings, request),
         token_ratio=learned.ratio if learned and learned.ratio > 1 else None,
         encoding=settings.config.encoding,
         earlier_tool_calls=state.counters.tool_calls,
@@ -237,7 +237,7 @@ def _make_call(state: State, at: Moment) -> Decision:
         parent_call_id=failed.parent_call_id if failed else newest and newest.call_id,
         has_fallback=bool(request.fallbacks),
         refused=settings.refused.get(request.model, ()),
-        refuses_content=settings.policy.overlay(request.context_policy).unsupported_content == "refuse",
+        refuses_content=request.policy.unsupported_content == "refuse",
     )
     tried = replace(run.tried, repeats=False)
     run = replace(run, describing=False, iteration=call.iteration, call=call, tool_calls=(), tried=tried)
@@ -297,7 +297,7 @@ def take_reply(state: State, at: Moment, answer: ModelAnswered) -> Decision:
         settings=_note_reply(state.settings, run, answer),
         spent=state.spent.add(usage),
         counters=replace(
-            media.count_content(state.counters, reply.content),
+            named_blobs.count_content(state.counters, reply.content),
             tool_calls=state.counters.tool_calls + len(calls),
         ),
         summaries=replace(state.summaries, due=due),
@@ -315,22 +315,23 @@ def _note_reply(settings: Settings, run: Run, answer: ModelAnswered) -> Settings
     """Learn from a reply: how its provider counts, and what it refuses."""
     if run.call is None:
         return settings
-    refused = answer.request.refused if answer.request else ()
-    settings = replace(settings, refused=budgets.learn_refused(settings.refused, run.call.model, refused))
+    if answer.request and answer.request.refused:
+        refused = budgets.learn_refused(settings.refused, run.call.model, answer.request.refused)
+        settings = replace(settings, refused=refused)
     is_complete = answer.reply.stop_reason != "interrupted"
-    return budgets.note_reply(settings, run.call, answer) if is_complete else settings
+    return budgets.note_reply(settings, run, answer) if is_complete else settings
 
 
 def _draft_refusals(run: Run, answer: ModelAnswered) -> tuple[Draft, ...]:
     """Draft an `error` entry for each reason for which the provider has refused items during the call."""
-    if run.call is None:
+    if run.call is None or not (answer.request and answer.request.refused):
         return ()
     again = Retried(call_id=run.call.call_id, model=run.call.model)
     return tuple(
         drafts.draft_error(
             run, Failure(type="item_refused", message=refused.reason, details={"refused": refused.as_dict()}), again
         )
-        for refused in budgets.list_new_refusals(run.call, answer)
+        for refused in budgets.list_new_refusals(run.call, answer.request.refused)
     )
 
 
@@ -506,7 +507,7 @@ def shorten_context(state: State, at: Moment, refusal: Failure) -> Decision:
     """Repeat a model call that the provider refused as too long, with a smaller budget, once a run."""
     run = get_run(state)
     call, settings = run.call, state.settings
-    budget = None if run.tried.shortened or call is None else budgets.compute_budget_left(settings, call, refusal)
+    budget = None if run.tried.shortened or call is None else budgets.compute_budget_left(run, refusal)
     if call is None or budget is None:
         return fail_run(state, at, refusal)
     again = Retried(call_id=state.counters.next_call_id, model=call.model, budget=budget)

@@ -242,6 +242,7 @@ class Request:
         context_ref: The lane.
         model: `provider:model`.
         options: The model's options.
+        policy: The context policy in force for the request, complete.
         context_policy: The request's changes to the session's policy. If the request names a model and the
             configuration has no policy, they are the complete policy of that model.
         max_iterations: Most model calls of the run.
@@ -263,6 +264,7 @@ class Request:
     context_ref: str
     model: str
     options: ModelOptions
+    policy: ContextPolicy
     context_policy: ContextPolicy | None
     max_iterations: int
     timeout_seconds: int
@@ -478,6 +480,11 @@ class Run:
     def fallback(self) -> str | None:
         """The fallback that the run uses; None: its model has had no outage."""
         return self.request.model if self.tried.failed_models else None
+
+    @property
+    def policy(self) -> ContextPolicy:
+        """The context policy of the newest model call: the request's, with the budget that the model takes."""
+        return self.request.policy.overlay(self.call.context_policy if self.call else None)
 
     @property
     def is_exhausted(self) -> bool:

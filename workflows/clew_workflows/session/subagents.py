@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from clew_workflows.contract import (
-    MAX_SUBAGENT_DEPTH,
-    MessageInput,
-    SessionConfig,
-    SessionStart,
-    SubagentResultInput,
-    Task,
-)
+from clew_workflows.contract import MessageInput, SessionConfig, SessionStart, SubagentResultInput, Task
 from clew_workflows.contract.errors import UnknownToolCall
+from clew_workflows.contract.limits import MAX_SUBAGENT_DEPTH
 from clew_workflows.contract.messages import truncate_result
 from clew_workflows.contract.names import make_child_id
 from clew_workflows.contract.outcomes import RequestOutcome

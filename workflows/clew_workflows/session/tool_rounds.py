@@ -7,9 +7,9 @@ that was never started was not run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import jsonschema_rs
@@ -17,11 +17,12 @@ from pydantic_core import from_json, to_json
 
 from clew_workflows.contract import LateResultInput, RunSettings
 from clew_workflows.contract.config import ExternalToolSpec
-from clew_workflows.contract.content import MAX_MESSAGE_BLOB_BYTES, MAX_PARTS, Part, get_text, read_parts
+from clew_workflows.contract.content import Part, get_text, read_parts
 from clew_workflows.contract.errors import InvalidInput
-from clew_workflows.contract.messages import canonicalize, find_data_url, replace_data, truncate_result
+from clew_workflows.contract.limits import MAX_ARGUMENT_STEPS, MAX_MESSAGE_BLOB_BYTES, MAX_PARTS
+from clew_workflows.contract.messages import ToolSpec, canonicalize, find_data_url, replace_data, truncate_result
 from clew_workflows.contract.names import selects
-from clew_workflows.contract.schemas import MAX_ARGUMENT_STEPS, StepCounter
+from clew_workflows.contract.schemas import StepCounter
 from clew_workflows.protocol import (
     Failure,
     FunctionRoute,
@@ -36,12 +37,12 @@ from clew_workflows.protocol import (
     make_idempotency_key,
     number_tool_calls,
 )
-from clew_workflows.session import drafts, media
+from clew_workflows.session import drafts, named_blobs
 from clew_workflows.session.state import Decision, LateCall, Moment, RequestedCall, Run, State
 from clew_workflows.thread.entries import Draft
 from clew_workflows.thread.thread import Thread
 
-# Validating arguments of tool calls in workflow code, which has to finish within milliseconds.
+# Validating the arguments of tool calls: those of a model where its answer is made, edited ones in workflow code.
 
 
 MAX_SHOWN_CHARACTERS = 200
@@ -51,26 +52,30 @@ MAX_PATTERN_BYTES = 1_000_000
 """Largest regular expression when it is compiled, in bytes: that takes 3 ms."""
 
 
-class ArgumentChecks:
-    """Validates the arguments of a round: each tool's schema is read once, and the calls share the allowed steps."""
-
-    def __init__(self, calls: int) -> None:
-        self._max_steps = MAX_ARGUMENT_STEPS // max(calls, 1)
-        self._schemas: dict[str, _ArgumentSchema] = {}
-
-    def find_problem(self, name: str, arguments: dict[str, Any], schema: dict[str, Any]) -> str | None:
-        """Describe how the arguments of a call of a tool violate its schema; None if they do not."""
-        try:
-            if name not in self._schemas:
-                self._schemas[name] = _ArgumentSchema(schema)
-            return self._schemas[name].find_problem(arguments, self._max_steps)
-        except ValueError as error:
-            return str(error)[:500]
+MAX_READ_SCHEMAS = 64
+"""Most schemas that a process keeps as they were read."""
 
 
-def find_argument_problem(arguments: dict[str, Any], schema: dict[str, Any]) -> str | None:
-    """Describe how the arguments of a tool call violate its schema; None if they do not."""
-    return ArgumentChecks(1).find_problem("", arguments, schema)
+def check_arguments(calls: Sequence[RequestedTool], specs: Iterable[ToolSpec]) -> tuple[RequestedTool, ...]:
+    """Note what is wrong with the arguments of a reply's calls, by the schemas of their tools.
+
+    The worker that makes the answer does it. The calls share the steps that one may take.
+    """
+    schemas = {spec["name"]: spec["parameters"] for spec in specs} if calls else {}
+    return tuple(
+        call.model_copy(update={"problem": find_argument_problem(call.arguments, schemas[call.name], len(calls))})
+        if call.name in schemas and call.malformed is None
+        else call
+        for call in calls
+    )
+
+
+def find_argument_problem(arguments: dict[str, Any], schema: dict[str, Any], calls: int = 1) -> str | None:
+    """Describe how the arguments of one of so many tool calls violate its schema; None if they do not."""
+    try:
+        return _read_schema(to_json(schema)).find_problem(arguments, MAX_ARGUMENT_STEPS // calls)
+    except ValueError as error:
+        return str(error)[:500]
 
 
 def make_validator(schema: dict[str, Any]) -> jsonschema_rs.Draft202012Validator:
@@ -108,6 +113,11 @@ def check_external_tools(tools: Sequence[ExternalToolSpec]) -> None:
             make_validator(tool.parameters)
         except ValueError as error:
             raise InvalidInput(f"{path}: not valid JSON Schema: {str(error)[:300]}") from None
+
+
+@lru_cache(maxsize=MAX_READ_SCHEMAS)
+def _read_schema(serialized: bytes) -> _ArgumentSchema:
+    return _ArgumentSchema(from_json(serialized))
 
 
 class _ArgumentSchema:
@@ -205,7 +215,7 @@ def read_remote_result(encoding: str, data: bytes, limit: int) -> ToolAnswered:
 
 def _read_remote_parts(value: Any) -> list[Part] | None:
     """Read a list of parts, each alone; None: it is no list, has no media, or is too long."""
-    if not isinstance(value, list) or not 0 < len(value) <= MAX_PARTS:
+    if not isinstance(value, list) or len(value) > MAX_PARTS:
         return None
     read = [read_parts([item]) for item in value]
     if not any(read):
@@ -251,12 +261,11 @@ def open_calls(state: State, run: Run, reply: ModelReply) -> list[tuple[Requeste
         if allowed is None or resolved.spec["name"] in allowed
     }
     calls: list[tuple[RequestedCall, ToolAnswered | None]] = []
-    checks = ArgumentChecks(len(tools))
     for tool, numbered in zip(tools, number_tool_calls(tools, state.counters.tool_calls), strict=True):
         if calls and run.request.options.parallel_tool_calls is False:
             problem: str | None = _ONE_CALL
         else:
-            problem = _describe_cut(run, reply) if tool.cut else _find_problem(known, tool, checks)
+            problem = _describe_cut(run, reply) if tool.cut else _find_problem(known, tool)
         answer = ToolAnswered(content=f"error: {problem}", is_error=True) if problem else None
         call = RequestedCall(numbered["id"], tool.name, tool.arguments, returned=answer is not None)
         if answer is None:
@@ -277,13 +286,12 @@ def open_calls(state: State, run: Run, reply: ModelReply) -> list[tuple[Requeste
 
 def _describe_cut(run: Run, reply: ModelReply) -> str:
     """Describe, for the model, why a call that ended within its arguments was not run."""
-    call = run.call
-    limit = f" of {call.options.max_output_tokens} tokens" if call and call.options.max_output_tokens else ""
-    reason = f"the reply reached its limit{limit}" if reply.stop_reason == "length" else "the reply ended"
+    limit = f"its limit of {run.request.options.max_output_tokens} tokens"
+    reason = f"the reply reached {limit}" if reply.stop_reason == "length" else "the reply ended"
     return f"{reason} within the arguments of this call, so it was not run: call again with shorter arguments"
 
 
-def _find_problem(known: Mapping[str, ResolvedTool], tool: RequestedTool, checks: ArgumentChecks) -> str | None:
+def _find_problem(known: Mapping[str, ResolvedTool], tool: RequestedTool) -> str | None:
     """Describe why a call cannot be run; None if it can."""
     if tool.name not in known:
         names = f"the tools are: {', '.join(known)[:MAX_NAMES_CHARACTERS]}" if known else "there are no tools"
@@ -291,10 +299,8 @@ def _find_problem(known: Mapping[str, ResolvedTool], tool: RequestedTool, checks
     if tool.malformed is not None:
         return f"the arguments were not a JSON object: {tool.malformed[:1000]}"
     # A function's own worker validates its arguments.
-    if isinstance(known[tool.name].route, FunctionRoute):
-        return None
-    problem = checks.find_problem(tool.name, tool.arguments, known[tool.name].spec["parameters"])
-    return f"invalid arguments: {problem}" if problem else None
+    is_checked = not isinstance(known[tool.name].route, FunctionRoute)
+    return f"invalid arguments: {tool.problem}" if is_checked and tool.problem else None
 
 
 def get_tool(state: State, name: str) -> ResolvedTool:
@@ -437,7 +443,7 @@ def commit_result(
         replace(call, returned=True) if other.tool_call_id == call.tool_call_id else other for other in run.tool_calls
     )
     result = drafts.draft_tool_message(run, call, answer, state.children, settings)
-    counters = media.count_content(state.counters, answer.content)
+    counters = named_blobs.count_content(state.counters, answer.content)
     return Decision(replace(state, run=replace(run, tool_calls=calls), counters=counters), (result,))
 
 

@@ -10,7 +10,6 @@ from typing import Any, Literal
 from pydantic_core import to_json
 
 from clew_workflows.contract import (
-    MAX_PAGE_BYTES,
     ContextOperation,
     ContextQuery,
     EntriesQuery,
@@ -21,6 +20,7 @@ from clew_workflows.contract import (
     WindowQuery,
 )
 from clew_workflows.contract.errors import Archived, ContextOverflow, InvalidInput
+from clew_workflows.contract.limits import MAX_PAGE_BYTES
 from clew_workflows.contract.messages import ToolSpec, compute_digest
 from clew_workflows.contract.outcomes import Usage, compute_cost_usd
 from clew_workflows.contract.outputs import (
@@ -71,7 +71,7 @@ def build_preview(state: State, thread: Thread, query: ContextQuery, pending: Se
     request = make_preview_request(state, query)
     upto = thread.last_seq if query.at_seq is None else min(query.at_seq, thread.last_seq)
     lane = query.context_ref or thread.find_active_lane(upto)
-    policy = budgets.make_call_policy(state.settings, request.model, request.context_policy)
+    policy = budgets.make_call_policy(state.settings, request)
     extended = _commit_pending(state, thread, upto, lane, pending)
     effective = _find_policy(extended, policy)
     try:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
+from clew_workflows.contract.limits import MAX_NAMED_CALLS
 from clew_workflows.contract.messages import compute_digest
 from clew_workflows.contract.payloads import RunPayload
 from clew_workflows.contract.webhooks import (
-    MAX_NAMED_CALLS,
     EventType,
     WaitingCall,
     Webhook,
@@ -53,9 +53,11 @@ def note_events(
     return replace(after, notices=(*after.notices, *wanted)) if wanted else after
 
 
-def take_notices(state: State) -> Decision:
-    """Take the notices out of the state: their deliveries are being started."""
-    return Decision(replace(state, notices=()))
+def drop_notice(state: State, notice: Notice) -> Decision:
+    """Take a notice out of the state: the server has confirmed the start of its delivery."""
+    return Decision(
+        replace(state, notices=tuple(other for other in state.notices if other.notice_id != notice.notice_id))
+    )
 
 
 def _note_entry(state: State, entry: Entry) -> Iterator[Notice]:

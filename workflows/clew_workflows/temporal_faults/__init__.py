@@ -2,7 +2,7 @@
 
 Only these modules use private parts of temporalio; `private_parts` checks at a worker's start that they exist.
 
-In workflows:   task_commands, noted_task, slow_timers, wrapped_converter
+In workflows:   task_commands, slow_timers, wrapped_converter
 In converters:  storage_references, failure_details
 In clients:     query_buffer, updates_in_flight, refused_updates, started_workflows, cancelled_calls, exit_crash
 In workers:     query_ahead, deadlock_timeout, stuck_workflows, short_activations

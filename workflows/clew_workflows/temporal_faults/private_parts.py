@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from typing import Any
 
+from temporalio import workflow
 from temporalio.client import Client
 from temporalio.converter import DataConverter
 from temporalio.worker import Worker
@@ -86,6 +87,9 @@ def _list_missing_attributes(client: Client, worker: Worker) -> Iterator[str]:
         # deadlock_timeout, stuck_workflows. A worker without workflows has none.
         (getattr(worker, "_workflow_worker", None), ("_deadlock_timeout_seconds", "_could_not_evict_count")),
     ]
+    # task_commands
+    if not hasattr(workflow, "_Runtime"):
+        yield "workflow._Runtime"
     for owner, names in owners:
         if owner is not None:
             yield from (f"{type(owner).__name__}.{name}" for name in names if not hasattr(owner, name))

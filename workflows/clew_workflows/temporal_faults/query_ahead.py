@@ -2,36 +2,34 @@
 
 A worker that was paused gets the queries that have waited for it together with a history whose newest events no
 workflow task has brought yet, and the SDK hands these events to the cached workflow before the query. When their task
-comes, with an update or a signal, a replay would handle the update first: the history cannot be replayed from then
-on.
+comes, with an update or a signal, a replay would handle that first: the history cannot be replayed from then on.
 
 Seen in: temporalio 1.35.0, server 1.32.0 (CLI 1.9.1).
-Reproduction: docs/upstream/query_ahead.md, which also has the ways of the fault that the guard meets below.
+Reproduction: docs/upstream/query_ahead.md, which also has the forms of the fault below.
 Can go: when all histories of the reproduction can be replayed; `QUERY_AHEAD` goes with it, where clients wait for it.
 
-The guard fails such a query, which evicts the workflow from the cache. The caller repeats the query, and the next
-task replays the history in its order.
+A failed activation evicts the workflow: the next task replays the history in its order. `judge` meets these forms:
 
-An eviction may lose a task that has started. A query may then bring its events, as if the task was there; the guard
-notices it at the next task, which goes on with the same history but brings updates, signals or timers, or whose
-history lacks the events of what the workflow did, and fails that task once.
-
-A query for a workflow that is not in the cache fetches its history, and the server appends the events of a task that
-it may drop later. Their ids then go to other events, which the SDK takes for handled: the workflow never sees them.
-The guard evicts a workflow from the cache when a query's history has more events than its tasks have made.
-
-Such a history may also end with a task that another worker has started, and perhaps lost. The SDK runs it as if it
-was this worker's, and the query would show what never becomes part of the history. It looks as if the worker had
-taken the workflow over by that task. So the guard fails the first query after the first task of a workflow that was
-replayed for it: the caller repeats it, and the server answers it when no task is open. A worker that is never
-replaced replays, too: a full cache evicts workflows, and so does the guard.
+1. Events come without a new task. They fail, and with them the query that has brought them: its caller repeats it.
+2. That eviction may lose a task that has started. A query may then bring its events, as if the task was there. The
+   next task goes on with the same history, but at another time or with updates, signals or timers; or its history
+   lacks the events of what the workflow did. It fails once.
+3. A query for a workflow that is not in the cache fetches its history, which may end with a task that another worker
+   has started, and perhaps lost. The SDK runs it as if it was this worker's, and the query would show what never
+   becomes part of the history. It looks as if the worker had taken the workflow over by that task. So the first query
+   after the first task of a replayed workflow fails: the server answers it when no task is open. A worker that is
+   never replaced replays, too: a full cache evicts workflows, and so does the guard.
+4. The server may drop the task whose events a query has fetched. Their ids then go to other events, which the SDK
+   takes for handled: the workflow never sees them. A query that has more events than the workflow's tasks have made
+   passes, and the workflow is evicted.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from temporalio.converter import SerializationContext, StorageDriverStoreContext
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowInstance, WorkflowInstanceDetails
@@ -49,7 +47,7 @@ class QueryGuard(UnsandboxedWorkflowRunner):
 
     def __init__(self) -> None:
         super().__init__()
-        self._evict: Callable[[str], None] = _keep
+        self._evict: Callable[[str], None] = lambda _run_id: None
 
     def watch(self, worker: Worker) -> None:
         """Evict from the worker's cache, from now on, workflows that a query has brought events of no task."""
@@ -60,87 +58,27 @@ class QueryGuard(UnsandboxedWorkflowRunner):
         return _Guarded(super().create_instance(det), lambda: self._evict(det.info.run_id))
 
 
-def _keep(_run_id: str) -> None:
-    """Evict nothing: no worker is watched."""
-
-
 class _Guarded(WorkflowInstance):
     def __init__(self, instance: WorkflowInstance, evict: Callable[[], None]) -> None:
         self._instance = instance
         self._evict = evict
-        self._length = self._size = self._started_at = 0
-        # The events that the commands of the newest task make, at least.
-        self._made = _MadeEvents()
-        # Whether the history surely has them: not after a replay, and not after a task that has rejected an update,
-        # as the server writes no events for a task that does only that.
-        self._is_written = False
-        self._is_queried = False
-        # Whether the history was replayed, and no query has been answered between that and the first task.
-        self._is_replayed = False
-        # The tasks that have been run, and not replayed.
-        self._tasks_run = 0
+        self._cached = Cached()
         self._thread: int | None = None
 
     def activate(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
         """Pass an activation on, unless it is out of order."""
+        verdict = self._cached.judge(act)
+        if verdict == "fail":
+            return _fail()
+        if verdict == "evict":
+            self._evict()
         self._thread = threading.get_ident()
         try:
-            return self._pass_on(act)
+            completion = self._instance.activate(act)
         finally:
             self._thread = None
-
-    def _pass_on(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
-        jobs = {job.WhichOneof("variant") for job in act.jobs}
-        if "remove_from_cache" in jobs:
-            return self._instance.activate(act)
-        if "query_workflow" in jobs:
-            # The SDK's id of a query that comes without a task.
-            if any(job.query_workflow.query_id == "legacy_query" for job in act.jobs):
-                if self._is_replayed and self._tasks_run == 1:
-                    return _fail()
-                self._is_replayed = False
-                if act.history_length > self._length + 1 + self._made.count:
-                    self._evict()
-                self._is_queried = True
-            return self._instance.activate(act)
-        if self._is_ahead(act) or self._is_late(act) or self._lacks_events(act):
-            return _fail()
-        completion = self._instance.activate(act)
-        if act.history_length != self._length:
-            self._made = _MadeEvents()
-            self._tasks_run += not act.is_replaying
-        self._is_replayed = self._is_replayed or act.is_replaying
-        refused = _list_refused(act, completion) if "do_update" in jobs else set[str]()
-        self._made.add(completion, refused)
-        self._is_written, self._is_queried = not (act.is_replaying or refused), False
-        self._length, self._size = act.history_length, act.history_size_bytes
-        self._started_at = act.timestamp.ToNanoseconds()
+        self._cached = self._cached.note(act, completion)
         return completion
-
-    def _is_ahead(self, act: WorkflowActivation) -> bool:
-        """Whether there are new events, but no new task has started: size and time are those of the task before.
-
-        A task that the server starts as it takes the results of the one before has its size, but not its time.
-        """
-        return (
-            act.history_length > self._length > 0
-            and self._size == act.history_size_bytes > 0
-            and self._started_at == act.timestamp.ToNanoseconds()
-        )
-
-    def _is_late(self, act: WorkflowActivation) -> bool:
-        """Whether a task goes on, after a query, at another time or with what only its first activation may bring."""
-        if not (self._is_queried and self._is_written and act.history_length == self._length):
-            return False
-        began_again = self._started_at != act.timestamp.ToNanoseconds()
-        return began_again or any(job.WhichOneof("variant") in _FIRST for job in act.jobs)
-
-    def _lacks_events(self, act: WorkflowActivation) -> bool:
-        """Whether the history lacks events of the task before: it was lost, after a query had brought its events."""
-        if not self._is_written or act.history_length == self._length:
-            return False
-        brought = sum(job.HasField("signal_workflow") or job.HasField("fire_timer") for job in act.jobs)
-        return act.history_length < self._length + 1 + self._made.count + brought + 2
 
     def get_serialization_context(self, command_info: Any) -> SerializationContext | None:
         return self._instance.get_serialization_context(command_info)
@@ -167,34 +105,111 @@ def _fail() -> WorkflowActivationCompletion:
     return completion
 
 
-class _MadeEvents:
-    """Counts the events that the commands of a task surely make. What is cancelled in its own task makes none."""
+@dataclass(frozen=True, slots=True)
+class Cached:
+    """What is known of a cached workflow.
 
-    def __init__(self) -> None:
-        self._others = 0
-        self._begun: set[tuple[str, int]] = set()
+    Attributes:
+        length: The events of its history at the start of its newest task; 0: it has had none.
+        size: Their bytes.
+        started_at: When that task started, in nanoseconds.
+        made: The events that the task's commands make, at least.
+        is_written: Whether the history surely has these: not after a replay, and not after a task that has rejected
+            an update, as the server writes no events for a task that does only that.
+        is_queried: Whether a query without a task has come since.
+        is_replayed: Whether the history was replayed, and no such query has been answered since.
+        tasks_run: The tasks that have been run, and not replayed.
+    """
 
-    @property
-    def count(self) -> int:
-        """The events."""
-        return self._others + len(self._begun)
+    length: int = 0
+    size: int = 0
+    started_at: int = 0
+    made: tuple[str, ...] = ()
+    is_written: bool = False
+    is_queried: bool = False
+    is_replayed: bool = False
+    tasks_run: int = 0
 
-    def add(self, completion: WorkflowActivationCompletion, refused: Collection[str]) -> None:
-        """Count the commands of one of the task's activations, which has refused these updates."""
-        for command in completion.successful.commands:
-            match command.WhichOneof("variant"):
-                case "upsert_workflow_search_attributes" | "modify_workflow_properties":
-                    self._others += 1
-                case "update_response":
-                    self._others += command.update_response.protocol_instance_id not in refused
-                case "start_timer":
-                    self._begun.add(("timer", command.start_timer.seq))
-                case "schedule_activity":
-                    self._begun.add(("activity", command.schedule_activity.seq))
-                case "cancel_timer":
-                    self._begun.discard(("timer", command.cancel_timer.seq))
-                case "request_cancel_activity":
-                    self._begun.discard(("activity", command.request_cancel_activity.seq))
+    def judge(self, act: WorkflowActivation) -> Literal["pass", "evict", "fail"]:
+        """Judge an activation: pass it, pass it and evict the workflow, or fail it."""
+        match _classify(act):
+            case "task" if self._is_ahead(act) or self._was_lost(act):
+                return "fail"
+            case "query" if self.is_replayed and self.tasks_run == 1:
+                return "fail"
+            case "query" if act.history_length > self.length + 1 + len(self.made):
+                return "evict"
+        return "pass"
+
+    def _is_ahead(self, act: WorkflowActivation) -> bool:
+        """Whether there are new events, but no new task has started: size and time are those of the task before.
+
+        A task that the server starts as it takes the results of the one before has its size, but not its time.
+        """
+        is_same_task = (self.size, self.started_at) == (act.history_size_bytes, act.timestamp.ToNanoseconds())
+        return act.history_length > self.length > 0 and self.size > 0 and is_same_task
+
+    def _was_lost(self, act: WorkflowActivation) -> bool:
+        """Whether a query has brought the task's events, or those of the task before, which was lost."""
+        if not self.is_written:
+            return False
+        jobs = [job.WhichOneof("variant") for job in act.jobs]
+        if act.history_length == self.length:
+            # What only a task's first activation may bring.
+            is_first = any(job in ("do_update", "signal_workflow", "fire_timer") for job in jobs)
+            return self.is_queried and (is_first or self.started_at != act.timestamp.ToNanoseconds())
+        # Between two starts: the end of the first task, what it made, what came, and the second task's two events.
+        came = sum(job in ("signal_workflow", "fire_timer") for job in jobs)
+        return act.history_length < self.length + 1 + len(self.made) + came + 2
+
+    def note(self, act: WorkflowActivation, completion: WorkflowActivationCompletion) -> Cached:
+        """Note what a completed activation shows."""
+        kind = _classify(act)
+        if kind == "query":
+            return replace(self, is_queried=True, is_replayed=False)
+        if kind == "other":
+            return self
+        is_new = act.history_length != self.length
+        refused = _list_refused(act, completion)
+        return Cached(
+            length=act.history_length,
+            size=act.history_size_bytes,
+            started_at=act.timestamp.ToNanoseconds(),
+            made=_list_made(() if is_new else self.made, completion, refused),
+            is_written=not (act.is_replaying or refused),
+            is_replayed=self.is_replayed or act.is_replaying,
+            tasks_run=self.tasks_run + (is_new and not act.is_replaying),
+        )
+
+
+def _classify(act: WorkflowActivation) -> Literal["task", "query", "other"]:
+    """Tell a task's activation and a query without a task from evictions and a task's own queries."""
+    jobs = {job.WhichOneof("variant") for job in act.jobs}
+    if not jobs & {"remove_from_cache", "query_workflow"}:
+        return "task"
+    # The SDK's id of a query that comes without a task.
+    is_lone = any(job.query_workflow.query_id == "legacy_query" for job in act.jobs)
+    return "query" if is_lone and "remove_from_cache" not in jobs else "other"
+
+
+def _list_made(made: tuple[str, ...], completion: WorkflowActivationCompletion, refused: set[str]) -> tuple[str, ...]:
+    """List the events that commands surely make, behind others. What is cancelled in its own task makes none."""
+    events, cancelled = list(made), set[str]()
+    for command in completion.successful.commands:
+        match command.WhichOneof("variant"):
+            case "upsert_workflow_search_attributes" | "modify_workflow_properties":
+                events.append("attributes")
+            case "update_response" if command.update_response.protocol_instance_id not in refused:
+                events.append("update")
+            case "start_timer":
+                events.append(f"timer {command.start_timer.seq}")
+            case "schedule_activity":
+                events.append(f"activity {command.schedule_activity.seq}")
+            case "cancel_timer":
+                cancelled.add(f"timer {command.cancel_timer.seq}")
+            case "request_cancel_activity":
+                cancelled.add(f"activity {command.request_cancel_activity.seq}")
+    return tuple(event for event in events if event not in cancelled)
 
 
 def _list_refused(act: WorkflowActivation, completion: WorkflowActivationCompletion) -> set[str]:
@@ -204,6 +219,3 @@ def _list_refused(act: WorkflowActivation, completion: WorkflowActivationComplet
     accepted = {response.protocol_instance_id for response in responses if response.HasField("accepted")}
     rejected = {response.protocol_instance_id for response in responses if response.HasField("rejected")}
     return (rejected & brought) - accepted
-
-
-_FIRST = ("do_update", "signal_workflow", "fire_timer")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any
 
 from clew_workflows.contract.payloads import (
@@ -283,7 +284,7 @@ class Lane:
 
     def find_layers(self, seq: int) -> Layers:
         """Return the layers in force at a seq; empty and incomplete where they are unknown."""
-        count = bisect_right(self.layer_history, seq, key=lambda layers: layers.seq)
+        count = bisect_right(self.layer_history, seq, key=attrgetter("seq"))
         return self.layer_history[count - 1] if count else Layers(())
 
     def holds(self, seq: int) -> bool:

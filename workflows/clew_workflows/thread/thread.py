@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from clew_workflows.contract.errors import Archived, InvalidInput
 from clew_workflows.contract.payloads import (
@@ -249,5 +250,5 @@ def _make_archived_error(seq: int) -> Archived:
 
 def find_last(entries: list[Entry], seq: int) -> Entry | None:
     """Return the newest entry that is not after a seq. The entries are in order of seq."""
-    count = bisect_right(entries, seq, key=lambda entry: entry.seq)
+    count = bisect_right(entries, seq, key=attrgetter("seq"))
     return entries[count - 1] if count else None

@@ -23,7 +23,7 @@ from clew_activities.providers.fit_messages import (
     iterate_open_turn,
 )
 from clew_activities.providers.fit_tools import FittedTools
-from clew_activities.providers.media import encode_base64, get_media_type, get_url, name_file, read_text
+from clew_activities.providers.request_media import encode_base64, get_media_type, get_url, name_file, read_text
 from clew_workflows.contract.content import Part, describe_part, find_sort, get_text
 from clew_workflows.contract.messages import Message
 

@@ -27,13 +27,12 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from clew_activities.providers.options import choose_effort
+from clew_activities.providers.options import LOW_TO_HIGH, LOW_TO_MAX, choose_effort
 
 BINDING_BETA = "thinking-binding-controls-2026-08-01"
 """The beta that lets a request say what becomes of thinking whose earlier messages have changed."""
 
-_FOUR_LEVELS = ("low", "medium", "high", "max")
-_FIVE_LEVELS = ("low", "medium", "high", "xhigh", "max")
+_FOUR_LEVELS = (*LOW_TO_HIGH, "max")
 
 _BUDGET = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh": 32768, "max": 65536}
 _SMALLEST_BUDGET = 1024
@@ -115,7 +114,7 @@ def find_generation(model: str) -> Generation:
     age: tuple[int, int] = version or _NEWEST
     return Generation(
         adaptive=age >= (4, 6),
-        efforts=_FIVE_LEVELS if version and version >= (4, 7) else _FOUR_LEVELS,
+        efforts=LOW_TO_MAX if version and version >= (4, 7) else _FOUR_LEVELS,
         off=_find_off(model, version),
         sampling=version < (4, 7) if version else not is_claude,
         binds=version is not None and version >= (5, 1),

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from clew_activities.providers.answer_object import describe_schema
@@ -43,15 +43,14 @@ from clew_activities.providers.dialects import (
     choose_messages_dialect,
     find_messages_dialect,
 )
-from clew_activities.providers.errors import ErrorAnswer, ProviderError, classify_response
+from clew_activities.providers.endpoint import Server, describe_fitting, describe_options
+from clew_activities.providers.fit_messages import list_system_texts
 from clew_activities.providers.fit_tools import FittedTools, declare_called_tools, fit_tools
 from clew_activities.providers.interface import HttpRequest, ModelRequest
 from clew_activities.providers.loading import read_key, read_url
-from clew_activities.providers.media import MediaForms, fit_media
 from clew_activities.providers.options import get_object, merge_provider_options
-from clew_workflows.contract.content import get_text
-from clew_workflows.contract.messages import Message, ToolSpec
-from clew_workflows.contract.payloads import Fitting
+from clew_activities.providers.request_media import MediaForms, fit_media
+from clew_workflows.contract.messages import ToolSpec
 
 _OFFICIAL_URL = "https://api.anthropic.com"
 _VERSION = "2026-10-21"
@@ -87,7 +86,9 @@ def make_providers(environ: Mapping[str, str]) -> Iterable[Anthropic]:
         except ValueError as error:
             raise ValueError(f"{variable}: {error}") from None
         longer = ttl == LONG_TTL
-        yield Anthropic("anthropic", url or _OFFICIAL_URL, key, caches_longer=longer, betas=betas, dialect=dialect)
+        yield Anthropic(
+            "anthropic", url or _OFFICIAL_URL, api_key=key, caches_longer=longer, betas=betas, dialect=dialect
+        )
 
 
 def _read_ttl(environ: Mapping[str, str], variable: str) -> str:
@@ -105,29 +106,18 @@ def _read_betas(environ: Mapping[str, str], variable: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Anthropic:
-    """Anthropic's Messages API, or a compatible server.
+class Anthropic(Server):
+    """Anthropic's Messages API, or a compatible server. The key is sent as `x-api-key`.
 
     Attributes:
-        name: The part of a session's model before the colon.
-        base_url: The server's URL, without a slash at its end.
-        api_key: The key, sent as `x-api-key`; None: the server needs none.
         caches_longer: The provider's cache keeps prompts for an hour instead of five minutes.
         betas: The beta features of all requests. They are in a header, so a body does not depend on them.
         dialect: The server's dialect; None: that of its host or its name.
     """
 
-    name: str
-    base_url: str
-    api_key: str | None = field(default=None, repr=False)
     caches_longer: bool = False
     betas: tuple[str, ...] = ()
     dialect: MessagesDialect | None = None
-
-    @property
-    def secrets(self) -> tuple[str, ...]:
-        """The key, if there is one."""
-        return (self.api_key,) if self.api_key else ()
 
     @property
     def secret_headers(self) -> tuple[str, ...]:
@@ -167,7 +157,8 @@ class Anthropic:
         }
         offered = fitted.specs if dialect.forbids_tools or request.options.tool_choice != "none" else []
         declared = [] if offered else declare_called_tools(request.messages, dialect)
-        tools, system = [_encode_tool(spec) for spec in offered or declared], _encode_system(request.messages)
+        texts, blank = list_system_texts(request.messages)
+        tools, system = [_encode_tool(spec) for spec in offered or declared], list(map(make_text, texts))
         own_tools, left_out = choose_provider_tools(
             request.provider_tools, generation, [tool["name"] for tool in tools], request.model
         )
@@ -196,16 +187,8 @@ class Anthropic:
             if dialect.name != "anthropic":
                 # Others read it here, as Anthropic's client sends `ANTHROPIC_AUTH_TOKEN`.
                 headers["authorization"] = f"Bearer {self.api_key}"
-        fitting = Fitting(
-            dialect=dialect.name,
-            merged=turns.merged,
-            added=turns.added + media.added,
-            dropped=turns.dropped + sum(_is_blank_system(message) for message in request.messages),
-            tools=dict(fitted.changes),
-            tools_left_out=dict(fitted.left_out) | left_out,
-            options=_describe_options(request, body),
-            media=media.changes,
-        )
+        described = _describe_options(request, body)
+        fitting = describe_fitting(dialect.name, turns, media, fitted, described, left_out=left_out, dropped=blank)
         return HttpRequest("/v1/messages", headers, body, fitting, _ENCODER, self._name_dialect(dialect))
 
     def _name_dialect(self, dialect: MessagesDialect) -> str | None:
@@ -223,10 +206,6 @@ class Anthropic:
         dialect = self.choose_dialect(request.model)
         tools = fit_tools(request.tools, dialect.tools)
         return AnthropicDecoder(self.name, tools, open_uses, signs_thinking=dialect.is_claude)
-
-    def read_error(self, answer: ErrorAnswer) -> ProviderError:
-        """Classify an error response by the tables in `errors`."""
-        return classify_response(answer)
 
 
 def make_encoder(name: str, url: str, dialect: str | None) -> Anthropic:
@@ -304,46 +283,23 @@ def _describe_options(request: ModelRequest, body: Mapping[str, Any]) -> dict[st
     """Describe the options that the request has otherwise than the session, or not at all."""
     options = request.options
     config, thinking = get_object(body, "output_config"), get_object(body, "thinking")
-    wanted = {
-        "seed": options.seed,
-        "verbosity": options.verbosity,
-        "temperature": options.temperature,
-        "top_p": options.top_p,
-        "service_tier": options.service_tier,
-    }
-    described = {
-        name: str(body[name]) if name in body else "left out"
-        for name, value in wanted.items()
-        if value is not None and body.get(name) != value
-    }
-    stops = body.get("stop_sequences", [])
-    if options.stop and (not isinstance(stops, list) or len(options.stop) > len(stops)):
-        described["stop"] = str(stops) if stops else "left out"
-    if options.tool_choice not in (None, "auto") and "tools" in body and "tool_choice" not in body:
-        described["tool_choice"] = "left out"
-    effort, sent = options.reasoning_effort, config.get("effort")
-    if sent is not None and sent != effort:
-        described["reasoning_effort"] = str(sent)
-    elif effort not in (None, "none") and sent is None and thinking.get("type") != "enabled":
+    names = ("seed", "verbosity", "temperature", "top_p", "service_tier")
+    sent = {name: body.get(name) for name in names} | {"stop": body.get("stop_sequences")}
+    described = describe_options(options, sent, lacks_choice="tools" in body and "tool_choice" not in body)
+    effort, level = options.reasoning_effort, config.get("effort")
+    if level is not None and level != effort:
+        described["reasoning_effort"] = str(level)
+    elif effort not in (None, "none") and level is None and thinking.get("type") != "enabled":
         described["reasoning_effort"] = "left out"
     if request.output_schema is not None and "format" not in config:
         described["output_schema"] = "in the prompt"
     return described
 
 
-def _encode_system(messages: Iterable[Message]) -> list[dict[str, Any]]:
-    texts = (get_text(message["content"]) for message in messages if message["role"] == "system")
-    return [make_text(text) for text in texts if text.strip()]
-
-
 def _describe_schema(schema: dict[str, Any] | None, dialect: MessagesDialect) -> list[dict[str, Any]]:
     """Describe, for the model, a schema that the API does not accept in any form."""
     is_sent = schema is None or (dialect.takes_format and make_answer_schema(schema))
     return [] if schema is None or is_sent else [make_text(describe_schema(schema))]
-
-
-def _is_blank_system(message: Message) -> bool:
-    return message["role"] == "system" and not get_text(message["content"]).strip()
 
 
 def _encode_tool(spec: ToolSpec) -> dict[str, Any]:

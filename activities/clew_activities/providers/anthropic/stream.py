@@ -14,13 +14,14 @@ from typing import Any
 
 from clew_activities.providers.anthropic.messages import CONTAINER
 from clew_activities.providers.anthropic.tools import RESULTS, SERVER_USE, ServerCalls
-from clew_activities.providers.errors import classify_event
 from clew_activities.providers.fit_tools import FittedTools
+from clew_activities.providers.provider_errors import classify_event
 from clew_activities.providers.reply import (
     PROVIDER_DATA_LIMIT,
     Call,
     DraftDecoder,
     StopReason,
+    get_list,
     get_member,
     limit_id,
     measure,
@@ -220,8 +221,7 @@ class AnthropicDecoder(DraftDecoder):
             self._take_message(payload)
 
     def _take_message(self, message: Mapping[str, Any]) -> None:
-        content = message.get("content")
-        for index, block in enumerate(content if isinstance(content, list) else ()):
+        for index, block in enumerate(get_list(message, "content")):
             self._open(index, block)
         self._count(message.get("usage"))
         self._stop(message)

@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from clew_activities.providers.dialects import BEDROCK, BEDROCK_OTHERS, Dialect
-
-_THREE_EFFORTS = ("low", "medium", "high")
+from clew_activities.providers.options import LOW_TO_HIGH, LOW_TO_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,15 +104,15 @@ _FAMILIES: tuple[Family, ...] = (
         caches="nowhere",
     ),
     _NOVA,
-    Family(pattern=re.compile(r"openai\.gpt-oss"), reasoning="reasoning_effort", efforts=_THREE_EFFORTS, mixes=True),
+    Family(pattern=re.compile(r"openai\.gpt-oss"), reasoning="reasoning_effort", efforts=LOW_TO_HIGH, mixes=True),
     Family(
         pattern=re.compile(r"openai\."),
         reasoning="reasoning",
-        efforts=("none", "low", "medium", "high", "xhigh", "max"),
+        efforts=("none", *LOW_TO_MAX),
         samples=False,
         mixes=True,
     ),
-    Family(pattern=re.compile(r"moonshot(ai)?\."), reasoning="reasoning_effort", efforts=_THREE_EFFORTS),
+    Family(pattern=re.compile(r"moonshot(ai)?\."), reasoning="reasoning_effort", efforts=LOW_TO_HIGH),
     Family(pattern=re.compile(r"qwen\."), reasoning="reasoning_config", efforts=("low", "high")),
     # What it has thought is refused in later turns.
     Family(pattern=re.compile(r"deepseek\."), returns_reasoning=False, stops=True),

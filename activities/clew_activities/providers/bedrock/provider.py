@@ -26,7 +26,7 @@ from clew_activities.providers.aws import EVENT_STREAM, EXTRA, AwsCredentials, i
 from clew_activities.providers.bedrock.models import Family, find_family
 from clew_activities.providers.bedrock.stream import BedrockDecoder, read_bedrock_error
 from clew_activities.providers.dialects import BEDROCK
-from clew_activities.providers.errors import ErrorAnswer, ProviderError
+from clew_activities.providers.endpoint import Server, describe_fitting, describe_options
 from clew_activities.providers.fit_messages import (
     BRIDGE,
     CONTINUE,
@@ -37,27 +37,28 @@ from clew_activities.providers.fit_messages import (
     get_own_data,
     group_turns,
     iterate_open_turn,
+    list_system_texts,
 )
 from clew_activities.providers.fit_tools import FittedTools, declare_called_tools, fit_tools
 from clew_activities.providers.interface import HttpRequest, ModelRequest
 from clew_activities.providers.loading import read_key, read_url
-from clew_activities.providers.media import (
-    MediaForms,
-    encode_base64,
-    fit_media,
-    get_media_type,
-    name_file,
-)
 from clew_activities.providers.options import (
     choose_effort,
     describe_provider_tools,
     get_object,
     merge_provider_options,
 )
+from clew_activities.providers.provider_errors import ErrorAnswer, ProviderError
+from clew_activities.providers.request_media import (
+    MediaForms,
+    encode_base64,
+    fit_media,
+    get_media_type,
+    name_file,
+)
 from clew_workflows.contract.content import Content, Part, describe_part, find_sort, get_text
 from clew_workflows.contract.messages import Message, ToolSpec
 from clew_workflows.contract.names import rewrite_name
-from clew_workflows.contract.payloads import Fitting
 
 _REGION = "CLEW_BEDROCK_REGION"
 _URL = "CLEW_BEDROCK_BASE_URL"
@@ -92,35 +93,29 @@ def make_providers(environ: Mapping[str, str]) -> Iterable[Bedrock]:
         "bedrock",
         url or f"https://bedrock-runtime.{region}.{domain}",
         region,
-        read_key(environ, "AWS_BEARER_TOKEN_BEDROCK"),
         AwsCredentials(environ),
+        api_key=read_key(environ, "AWS_BEARER_TOKEN_BEDROCK"),
     )
 
 
 @dataclass(frozen=True)
-class Bedrock:
-    """The Converse API in one region.
+class Bedrock(Server):
+    """The Converse API in one region. Without a key, requests are signed.
 
     Attributes:
-        name: The part of a session's model before the colon.
-        base_url: The endpoint's URL, without a slash at its end.
         region: The region, which signatures contain.
-        api_key: Bedrock's key, sent as a bearer token; None: requests are signed.
         credentials: What signs requests; None: nothing, as in an audit.
         setting: The variable that decides on the URL.
     """
 
-    name: str
-    base_url: str
     region: str = ""
-    api_key: str | None = field(default=None, repr=False)
     credentials: AwsCredentials | None = field(default=None, repr=False)
     setting: str = _REGION
 
     @property
     def secrets(self) -> tuple[str, ...]:
         """The key, and the secrets of AWS that the environment holds. Others are found later."""
-        return (*((self.api_key,) if self.api_key else ()), *(self.credentials.secrets if self.credentials else ()))
+        return (*super().secrets, *(self.credentials.secrets if self.credentials else ()))
 
     @property
     def secret_headers(self) -> tuple[str, ...]:
@@ -137,7 +132,7 @@ class Bedrock:
         turns = _encode_messages(media.messages, target)
         encoded_turns: list[Block] = [{"role": turn.role, "content": turn.blocks} for turn in turns.turns]
         distinguish_documents(encoded_turns)
-        system = _encode_system(request)
+        system = list(map(_make_text, list_system_texts(request.messages)[0]))
         schema = make_answer_schema(request.output_schema) if family.answers else None
         encoded = [_encode_tool(spec, family) for spec in specs]
         _add_cache_points(system, encoded, encoded_turns, family)
@@ -162,21 +157,11 @@ class Bedrock:
             body["toolConfig"]["toolChoice"] = choice
         body = merge_provider_options(body, request, self.name, _OWNED)
         _, not_run = describe_provider_tools(request.provider_tools, (), self.name)
-        fitting = Fitting(
-            dialect=BEDROCK.name,
-            merged=turns.merged,
-            added=turns.added + media.added,
-            dropped=turns.dropped,
-            tools=dict(tools.changes),
-            tools_left_out=dict(tools.left_out) | not_run,
-            options=_describe_options(request, body, declared=declared),
-            media=media.changes,
-        )
+        described = _describe_options(request, body, declared=declared)
+        fitting = describe_fitting(BEDROCK.name, turns, media, tools, described, left_out=not_run)
         streams = family.streams_tools or not encoded
         path = f"/model/{quote(request.model, safe='')}/{'converse-stream' if streams else 'converse'}"
-        headers = {"accept": EVENT_STREAM if streams else "application/json"}
-        if self.api_key:
-            headers["authorization"] = f"Bearer {self.api_key}"
+        headers = {"accept": EVENT_STREAM if streams else "application/json", **self.headers}
         return HttpRequest(path, headers, body, fitting, _ENCODER)
 
     def sign(self, url: str, headers: Mapping[str, str], body: bytes) -> Mapping[str, str]:
@@ -369,11 +354,6 @@ def _is_signed(block: Block) -> bool:
     return reasoning is None or bool(reasoning.get("signature"))
 
 
-def _encode_system(request: ModelRequest) -> list[Block]:
-    texts = (get_text(message["content"]) for message in request.messages if message["role"] == "system")
-    return [_make_text(text) for text in texts if text.strip()]
-
-
 def _add_cache_points(system: list[Block], tools: list[Block], turns: list[Block], family: Family) -> None:
     """Add cache points after the parts that stay when the conversation is truncated, and after its end.
 
@@ -473,15 +453,15 @@ def _lacks_thinking_in_round(messages: Sequence[Message], target: _Target) -> bo
 def _describe_options(request: ModelRequest, body: Mapping[str, Any], *, declared: bool) -> dict[str, str]:
     """Describe the options that the request has otherwise than the session, or not at all."""
     options, inference = request.options, get_object(body, "inferenceConfig")
-    described = {name: "left out" for name in ("seed", "verbosity") if getattr(options, name) is not None}
-    for name, sent in (("temperature", inference.get("temperature")), ("top_p", inference.get("topP"))):
-        if getattr(options, name) not in (None, sent):
-            described[name] = "left out" if sent is None else str(sent)
-    stops = inference.get("stopSequences", [])
-    if len(options.stop or ()) > len(stops):
-        described["stop"] = str(stops) if stops else "left out"
-    if options.service_tier is not None and "serviceTier" not in body:
-        described["service_tier"] = "left out"
+    sent = {
+        "seed": None,
+        "verbosity": None,
+        "temperature": inference.get("temperature"),
+        "top_p": inference.get("topP"),
+        "stop": inference.get("stopSequences"),
+        "service_tier": options.service_tier if "serviceTier" in body else None,
+    }
+    described = describe_options(options, sent)
     has_choice = "toolChoice" in get_object(body, "toolConfig")
     if (options.tool_choice == "none" and declared) or (
         options.tool_choice not in (None, "auto", "none") and request.tools and not has_choice

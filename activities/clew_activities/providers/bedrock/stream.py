@@ -13,19 +13,20 @@ from dataclasses import replace
 from typing import Any
 
 from clew_activities.providers.aws import EXCEPTION
-from clew_activities.providers.errors import (
+from clew_activities.providers.fit_tools import FittedTools
+from clew_activities.providers.provider_errors import (
     ErrorAnswer,
     ProviderError,
     TruncatedStream,
     classify_event,
     classify_response,
 )
-from clew_activities.providers.fit_tools import FittedTools
 from clew_activities.providers.reply import (
     PROVIDER_DATA_LIMIT,
     Call,
     DraftDecoder,
     StopReason,
+    get_list,
     get_member,
     limit_id,
     parse_event,
@@ -142,8 +143,7 @@ class BedrockDecoder(DraftDecoder):
 
     def _take_message(self, reply: Mapping[str, Any]) -> None:
         """Take a complete reply. Its reasoning and its arguments have other forms than in a stream."""
-        content = get_member(get_member(reply.get("output"), "message"), "content")
-        for index, block in enumerate(content if isinstance(content, list) else ()):
+        for index, block in enumerate(get_list(get_member(reply.get("output"), "message"), "content")):
             opened = self._open(index, block)
             reasoning = get_member(block, "reasoningContent")
             text = get_member(reasoning, "reasoningText")

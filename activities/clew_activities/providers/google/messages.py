@@ -15,7 +15,7 @@ from clew_activities.providers.fit_messages import EncodedMessage, Turns, get_ow
 from clew_activities.providers.fit_tools import FittedTools
 from clew_activities.providers.google.models import Generation
 from clew_activities.providers.interface import ModelRequest
-from clew_activities.providers.media import MP3, encode_base64, get_media_type
+from clew_activities.providers.request_media import MP3, encode_base64, get_media_type
 from clew_workflows.contract.content import Content, Part, get_text, list_media
 from clew_workflows.contract.messages import Message
 

@@ -12,6 +12,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from clew_activities.providers.options import LOW_TO_HIGH
+
 
 @dataclass(frozen=True)
 class Generation:
@@ -47,7 +49,7 @@ def find_generation(model: str) -> Generation:
         least = 512 if is_lite else 1 if is_flash else 128
         return Generation(budget=(least, 24_576 if is_flash else 32_768), can_stop_thinking=is_flash)
     # ai.google.dev/gemini-api/docs/generate-content/thinking#thinking-levels
-    levels: tuple[str, ...] = ("low", "medium", "high")
+    levels: tuple[str, ...] = LOW_TO_HIGH
     if is_lite or (is_flash and version in ((3, 0), (3, 5))):
         levels = ("minimal", *levels)
     elif version == (3, 0):

@@ -14,7 +14,8 @@ from urllib.parse import quote, urlsplit
 
 from clew_activities.providers.answer_object import describe_schema
 from clew_activities.providers.dialects import GOOGLE, VERTEX, Dialect
-from clew_activities.providers.errors import BadRequest, ErrorAnswer, ProviderError, classify_response
+from clew_activities.providers.endpoint import Server, describe_fitting, describe_options
+from clew_activities.providers.fit_messages import list_system_texts
 from clew_activities.providers.fit_tools import FittedTools, fit_tools
 from clew_activities.providers.google.messages import encode_messages
 from clew_activities.providers.google.models import Generation, find_generation
@@ -22,7 +23,6 @@ from clew_activities.providers.google.schema import make_answer_schema
 from clew_activities.providers.google.stream import GoogleDecoder
 from clew_activities.providers.interface import HttpRequest, ModelRequest
 from clew_activities.providers.loading import read_key, read_url
-from clew_activities.providers.media import TEXTS_ALONE, MediaForms, fit_media
 from clew_activities.providers.options import (
     choose_effort,
     describe_provider_tools,
@@ -30,9 +30,9 @@ from clew_activities.providers.options import (
     get_object,
     merge_provider_options,
 )
-from clew_workflows.contract.content import get_text
+from clew_activities.providers.provider_errors import BadRequest
+from clew_activities.providers.request_media import TEXTS_ALONE, MediaForms, fit_media
 from clew_workflows.contract.messages import ToolSpec
-from clew_workflows.contract.payloads import Fitting
 
 _OFFICIAL_URL = "https://generativelanguage.googleapis.com"
 _VERTEX_HOST = "aiplatform.googleapis.com"
@@ -76,24 +76,18 @@ def make_providers(environ: Mapping[str, str]) -> Iterable[Google]:
             "GOOGLE_BASE_URL names no publisher of Vertex AI: it ends in "
             "/v1/projects/<project>/locations/<location>/publishers/google"
         )
-    yield Google("google", url, key, token)
+    yield Google("google", url, token, api_key=key)
 
 
 @dataclass(frozen=True)
-class Google:
-    """Gemini's API.
+class Google(Server):
+    """Gemini's API. The key is sent as `x-goog-api-key`.
 
     Attributes:
-        name: The part of a session's model before the colon.
-        base_url: The server's URL, without a slash at its end.
-        api_key: The key, sent as `x-goog-api-key`; None: the server needs none, or takes the token.
         access_token: An OAuth token, sent as a bearer token instead of the key.
         is_vertex: Whether it is Vertex AI; None: the URL says it.
     """
 
-    name: str
-    base_url: str
-    api_key: str | None = field(default=None, repr=False)
     access_token: str | None = field(default=None, repr=False)
     is_vertex: bool | None = None
 
@@ -120,8 +114,8 @@ class Google:
         body: dict[str, Any] = {
             "contents": [{"role": _ROLES[turn.role], "parts": turn.blocks} for turn in turns.turns]
         }
-        system = [get_text(message["content"]) for message in request.messages if message["role"] == "system"]
-        texts = [*filter(str.strip, system), *([answer.prompt] if answer.prompt else [])]
+        texts, blank = list_system_texts(request.messages)
+        texts += [answer.prompt] if answer.prompt else []
         if texts:
             body["systemInstruction"] = {"parts": [{"text": text} for text in texts]}
         if tools.encoded:
@@ -134,18 +128,11 @@ class Google:
         if request.options.service_tier in _TIERS:
             body["serviceTier"] = request.options.service_tier
         body = _merge_options(body, request, self.name)
-        fitting = Fitting(
-            dialect=dialect.name,
-            merged=turns.merged,
-            added=turns.added + media.added,
-            dropped=turns.dropped + len(system) - len(list(filter(str.strip, system))),
-            tools=dict(fitted.changes),
-            tools_left_out=dict(fitted.left_out) | tools.left_out,
-            options=_describe_options(request, body, tools, answer),
-            media=media.changes,
-        )
+        described = _describe_options(request, body, tools, answer)
+        left_out = tools.left_out
+        fitting = describe_fitting(dialect.name, turns, media, fitted, described, left_out=left_out, dropped=blank)
         path = f"{self._prefix}/{_name_model(request.model)}:streamGenerateContent?alt=sse"
-        return HttpRequest(path, self._make_headers(), body, fitting, _ENCODER, dialect.name)
+        return HttpRequest(path, self.headers, body, fitting, _ENCODER, dialect.name)
 
     def get_media_forms(self, model: str) -> MediaForms:
         """Return what a model's requests may have of images, recordings and files."""
@@ -155,10 +142,6 @@ class Google:
     def make_decoder(self, request: ModelRequest) -> GoogleDecoder:
         """Make a decoder for the reply to a request."""
         return GoogleDecoder(self.name, request.model, fit_tools(request.tools, self._dialect.tools))
-
-    def read_error(self, answer: ErrorAnswer) -> ProviderError:
-        """Classify an error response by the tables in `errors`."""
-        return classify_response(answer)
 
     @property
     def _is_at_vertex(self) -> bool:
@@ -174,7 +157,9 @@ class Google:
         path = urlsplit(self.base_url).path
         return "" if self._is_at_vertex or re.search(r"/v\d\w*$", path) else _VERSION
 
-    def _make_headers(self) -> dict[str, str]:
+    @property
+    def headers(self) -> dict[str, str]:
+        """The token or the key."""
         if self.access_token:
             return {"authorization": f"Bearer {self.access_token}"}
         return {"x-goog-api-key": self.api_key} if self.api_key else {}
@@ -335,21 +320,15 @@ def _describe_options(
 ) -> dict[str, str]:
     """Describe the options that the request has otherwise than the session, or not at all."""
     options, config = request.options, body["generationConfig"]
-    described: dict[str, str] = {}
-    if options.seed is not None and "seed" not in config:
-        described["seed"] = "left out"
-    if options.verbosity is not None:
-        described["verbosity"] = "left out"
-    if options.service_tier is not None and "serviceTier" not in body:
-        described["service_tier"] = "left out"
+    tier = options.service_tier if "serviceTier" in body else None
+    sent = {"seed": config.get("seed"), "verbosity": None, "service_tier": tier}
+    lacks_choice = bool(request.tools) and "functionCallingConfig" not in tools.config
+    described = describe_options(options, sent, lacks_choice=lacks_choice)
     effort, thinking = options.reasoning_effort, get_object(config, "thinkingConfig")
     if effort is not None and not thinking:
         described["reasoning_effort"] = "left out"
     elif effort is not None and (level := str(thinking.get("thinkingLevel", effort)).lower()) != effort:
         described["reasoning_effort"] = level
-    choice = options.tool_choice
-    if choice not in (None, "auto") and request.tools and "functionCallingConfig" not in tools.config:
-        described["tool_choice"] = "left out"
     if answer.prompt:
         described["output_schema"] = "also in the prompt" if "responseJsonSchema" in config else "in the prompt"
     return described

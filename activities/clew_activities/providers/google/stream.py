@@ -13,8 +13,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from clew_activities.providers.errors import BadRequest, TruncatedStream, classify_event
 from clew_activities.providers.fit_tools import FittedTools
+from clew_activities.providers.provider_errors import BadRequest, TruncatedStream, classify_event
 from clew_activities.providers.reply import (
     MAX_CITATIONS,
     MAX_SOURCES,
@@ -23,8 +23,10 @@ from clew_activities.providers.reply import (
     Call,
     DraftDecoder,
     StopReason,
+    get_list,
     get_member,
     limit_id,
+    list_objects,
     measure,
     parse_event,
     read_count,
@@ -175,19 +177,16 @@ class GoogleDecoder(DraftDecoder):
             message = read_string(get_member(feedback, "blockReasonMessage"))
             self._refuse(f"the prompt was blocked: {reason}", message)
             self.refuses_prompt = True
-        candidates = chunk.get("candidates")
-        for candidate in candidates if isinstance(candidates, list) else ():
+        for candidate in list_objects(chunk, "candidates"):
             # Requests ask for one candidate; ignore further ones.
-            if isinstance(candidate, dict) and candidate.get("index", 0) == 0:
+            if candidate.get("index", 0) == 0:
                 self._feed_candidate(candidate)
 
     def _feed_candidate(self, candidate: Mapping[str, Any]) -> None:
-        parts = get_member(candidate.get("content"), "parts")
-        for part in parts if isinstance(parts, list) else ():
-            if isinstance(part, dict):
-                self._add_part(part)
+        for part in list_objects(candidate.get("content"), "parts"):
+            self._add_part(part)
         self._note_grounding(candidate.get("groundingMetadata"))
-        for page in _list_objects(get_member(candidate.get("urlContextMetadata"), "urlMetadata")):
+        for page in list_objects(candidate.get("urlContextMetadata"), "urlMetadata"):
             if url := read_string(page.get("retrievedUrl")):
                 self._fetched[url] = read_string(page.get("urlRetrievalStatus"))
         self._stop(read_string(candidate.get("finishReason")), read_string(candidate.get("finishMessage")))
@@ -270,7 +269,7 @@ class GoogleDecoder(DraftDecoder):
         call, arguments = self._growing
         if signature:
             call.own[_SIGNATURE] = signature
-        for piece in _list_objects(function.get("partialArgs")):
+        for piece in list_objects(function, "partialArgs"):
             self._left -= measure(piece)
             if self._left < 0 or not arguments.add(piece):
                 self.break_reply("the server sent a piece of arguments that has no place")
@@ -302,8 +301,7 @@ class GoogleDecoder(DraftDecoder):
     def _note_grounding(self, metadata: object) -> None:
         if not isinstance(metadata, dict):
             return
-        queries = metadata.get("webSearchQueries")
-        self._queries |= dict.fromkeys(map(read_string, queries if isinstance(queries, list) else ()))
+        self._queries |= dict.fromkeys(map(read_string, get_list(metadata, "webSearchQueries")))
         # Each has all that is known: the newest one counts.
         if metadata.get("groundingChunks"):
             self._grounding = metadata
@@ -348,7 +346,7 @@ class GoogleDecoder(DraftDecoder):
 
     def _add_searches(self) -> None:
         """Take the searches, their sources and what the text has from them; and the pages that were read."""
-        chunks = [get_member(chunk, "web") for chunk in _list(self._grounding.get("groundingChunks"))]
+        chunks = [get_member(chunk, "web") for chunk in get_list(self._grounding, "groundingChunks")]
         sources = [
             Source(url=read_string(get_member(web, "uri")), title=read_string(get_member(web, "title")))
             for web in chunks
@@ -362,9 +360,9 @@ class GoogleDecoder(DraftDecoder):
             self.add_provider_call("web_fetch", input=url, sources=[{"url": url}], error=status if failed else None)
         text = self.text
         data = text.encode("utf-8", "replace")
-        for support in _list_objects(self._grounding.get("groundingSupports"))[:MAX_CITATIONS]:
+        for support in list_objects(self._grounding, "groundingSupports")[:MAX_CITATIONS]:
             start, end = _find_segment(text, data, support.get("segment"))
-            for index in _list(support.get("groundingChunkIndices"))[:MAX_SOURCES]:
+            for index in get_list(support, "groundingChunkIndices")[:MAX_SOURCES]:
                 if isinstance(index, int) and 0 <= index < len(sources):
                     source = sources[index]
                     self.add_citation(source["url"], source.get("title"), start=start, end=end)
@@ -415,11 +413,3 @@ def _find_segment(text: str, data: bytes, segment: object) -> tuple[int | None, 
     if words and (found := text.find(words)) >= 0:
         return found, found + len(words)
     return None, None
-
-
-def _list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _list_objects(value: object) -> list[dict[str, Any]]:
-    return [each for each in _list(value) if isinstance(each, dict)]

@@ -1,6 +1,6 @@
 """OpenAI's Chat Completions, as OpenAI, Mistral, DeepSeek, Ollama, vLLM, llama.cpp and many others speak it.
 
-`dialects` says how servers differ, and `families` how models do. This codec knows the format alone: it writes what
+`dialects` says how servers differ, and `models` how models do. This codec knows the format alone: it writes what
 the dialect wants, and reads what a server of any dialect sends.
 """
 
@@ -13,6 +13,7 @@ from typing import Any
 
 from clew_activities.providers.answer_object import describe_schema
 from clew_activities.providers.dialects import Dialect
+from clew_activities.providers.endpoint import Server, describe_fitting, describe_options
 from clew_activities.providers.fit_messages import (
     NO_OUTPUT,
     FittedMessages,
@@ -23,7 +24,12 @@ from clew_activities.providers.fit_messages import (
 )
 from clew_activities.providers.fit_tools import FittedTools, declare_called_tools, fit_tools
 from clew_activities.providers.interface import HttpRequest, ModelRequest
-from clew_activities.providers.media import (
+from clew_activities.providers.openai.chat_stream import REASONING_FIELDS, OpenAIDecoder, join_texts
+from clew_activities.providers.openai.models import limits_calls, specialize
+from clew_activities.providers.openai.schema import is_strict
+from clew_activities.providers.options import choose_effort, describe_provider_tools, merge_provider_options
+from clew_activities.providers.reply import get_member
+from clew_activities.providers.request_media import (
     WAV,
     MediaForms,
     encode_base64,
@@ -33,17 +39,9 @@ from clew_activities.providers.media import (
     make_data_url,
     name_file,
 )
-from clew_activities.providers.openai.chat_stream import REASONING_FIELDS, OpenAIDecoder, join_texts
-from clew_activities.providers.openai.families import specialize
-from clew_activities.providers.openai.models import limits_calls
-from clew_activities.providers.openai.schema import is_strict
-from clew_activities.providers.openai.server import Server
-from clew_activities.providers.options import choose_effort, describe_provider_tools, merge_provider_options
-from clew_activities.providers.reply import get_member
 from clew_workflows.contract import ModelOptions
 from clew_workflows.contract.content import Part, find_sort, get_text
 from clew_workflows.contract.messages import Message, ToolSpec
-from clew_workflows.contract.payloads import Fitting
 
 _OWNED = frozenset(("model", "messages", "stream", "n", "tools", "tool_choice", "response_format"))
 """Fields that `provider_options` cannot set."""
@@ -84,16 +82,8 @@ class OpenAI(Server):
             body["prompt_cache_key"] = request.cache_key
         body = merge_provider_options(body, request, self.name, _OWNED)
         _, left_out = describe_provider_tools(request.provider_tools, (), self.name)
-        fitting = Fitting(
-            dialect=dialect.name,
-            merged=fitted.merged,
-            added=fitted.added + media.added,
-            dropped=fitted.dropped,
-            tools=dict(tools.changes),
-            tools_left_out=dict(tools.left_out) | left_out,
-            options=_describe_options(request, body, dialect),
-            media=media.changes,
-        )
+        described = _describe_options(request, body, dialect)
+        fitting = describe_fitting(dialect.name, fitted, media, tools, described, left_out=left_out)
         return HttpRequest("/chat/completions", self.headers, body, fitting, _ENCODER, self.dialect.name)
 
     def get_media_forms(self, model: str) -> MediaForms:
@@ -274,26 +264,11 @@ def _fit_top_p(options: ModelOptions, dialect: Dialect) -> float | None:
 def _describe_options(request: ModelRequest, body: Mapping[str, Any], dialect: Dialect) -> dict[str, str]:
     """Describe the options that the request has otherwise than the session, or not at all."""
     options = request.options
-    names = {
-        "temperature": "temperature",
-        "top_p": "top_p",
-        "reasoning_effort": "reasoning_effort",
-        "verbosity": "verbosity",
-        "service_tier": "service_tier",
-        "stop": "stop",
-        "seed": dialect.seed,
-    }
-    described: dict[str, str] = {}
-    for name, sent_name in names.items():
-        value, sent = getattr(options, name), body.get(sent_name)
-        if name == "reasoning_effort" and (off := _turn_reasoning_off(options, dialect, body)):
-            described[name] = json.dumps(off)
-        elif value is not None and sent is None:
-            described[name] = "left out"
-        elif name in ("temperature", "reasoning_effort") and value is not None and sent != value:
-            described[name] = str(sent)
-    if options.tool_choice not in (None, "auto") and "tools" in body and "tool_choice" not in body:
-        described["tool_choice"] = "left out"
+    names = ("temperature", "top_p", "reasoning_effort", "verbosity", "service_tier", "stop", "seed")
+    sent = {name: body.get(dialect.seed if name == "seed" else name) for name in names}
+    described = describe_options(options, sent, lacks_choice="tools" in body and "tool_choice" not in body)
+    if off := _turn_reasoning_off(options, dialect, body):
+        described["reasoning_effort"] = json.dumps(off)
     if options.tool_choice == "none" and request.tools and "tools" not in body:
         described["tool_choice"] = "no tools"
     if request.output_schema is not None and body.get("response_format", {}).get("type") != "json_schema":

@@ -6,34 +6,38 @@ with reasoning, signatures. What of it goes back is the dialect's matter.
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal
 
-from clew_activities.providers.errors import TruncatedStream, classify_event
 from clew_activities.providers.fit_tools import FittedTools
-from clew_activities.providers.openai.pages import Pages
-from clew_activities.providers.openai.tagged_text import TaggedText, ends_in_call, split_unopened_thinking
+from clew_activities.providers.provider_errors import TruncatedStream, classify_event
 from clew_activities.providers.reply import (
+    CALL_TEXT_LIMIT,
+    MAX_CITATIONS,
+    MAX_PROVIDER_CALLS,
+    MAX_SOURCES,
     PROVIDER_DATA_LIMIT,
     SAMPLE_RATE,
     Call,
     DraftDecoder,
     StopReason,
+    get_list,
     get_member,
-    has_others,
     limit_id,
     limit_name,
+    list_objects,
     measure,
     parse_event,
     read_count,
     read_index,
+    read_list,
     read_string,
+    write_json,
 )
 from clew_activities.providers.sanitize import clean_value, parse_json
-from clew_workflows.contract.messages import ProviderData, canonicalize
+from clew_workflows.contract.messages import ProviderData, Source, canonicalize
 from clew_workflows.contract.outcomes import Usage
 from clew_workflows.protocol import ModelReply
 
@@ -57,12 +61,12 @@ _FIELDS_BACK = (*REASONING_FIELDS, "reasoning_details", "thinking_blocks", "extr
 """Fields of a message that some provider wants back."""
 _OWN_MEMBERS = frozenset(("index", "type", "function", "id"))
 """Members of a tool call that the format itself defines."""
-_CHUNK_MEMBERS = frozenset(("id", "object", "created", "model", "choices", "system_fingerprint", "service_tier"))
-"""Members of a chunk of which the choices alone are read, and `object` of an error."""
-_CHOICE_MEMBERS = frozenset(("index", "delta", "message", "finish_reason", "logprobs"))
-"""Members of a choice beside which some servers report the usage."""
-_TEXT_MEMBERS = frozenset(("role", "content"))
-"""Members of a delta with a piece of text."""
+_UNREAD_OF_CHUNK = frozenset(
+    ("id", "object", "created", "model", "choices", "system_fingerprint", "service_tier", "provider", "obfuscation")
+)
+_UNREAD_OF_CHOICE = frozenset(("delta", "logprobs"))
+_UNREAD_OF_DELTA = frozenset(("role", "content"))
+"""Members beside which a chunk, its choice and its delta have nothing but a piece of text."""
 
 
 class OpenAIDecoder(DraftDecoder):
@@ -89,44 +93,35 @@ class OpenAIDecoder(DraftDecoder):
             ProviderError: The event is an error.
             TruncatedStream: The event cannot be parsed, or the server aborted the reply.
         """
-        # Some servers leave the empty line between two events out.
-        lines = data.split("\n") if "\n" in data and parse_json(data) is None else (data,)
-        for line in filter(str.strip, lines):
-            self._feed_line(event, line)
+        chunk = parse_json(data)
+        if not isinstance(chunk, dict):
+            # Some servers leave the empty line between two events out.
+            lines = data.split("\n") if chunk is None else (data,)
+            for line in filter(str.strip, lines):
+                if line.strip() == "[DONE]":
+                    self.ended = True
+                else:
+                    self._take_chunk(event, parse_event(line))
+        elif event != "error" and (text := _find_text_alone(chunk)) is not None:
+            self._has_deltas = True
+            self._add_tagged(text)
+        else:
+            self._take_chunk(event, chunk)
 
-    def _feed_line(self, event: str, data: str) -> None:
-        if data.strip() == "[DONE]":
-            self.ended = True
-            return
-        chunk = parse_event(data)
-        if event == "error":
-            raise classify_event(chunk)
-        # Nearly every chunk has a piece of text alone.
-        if chunk.get("object") == "error" or has_others(chunk, _CHUNK_MEMBERS):
-            self._read_others(chunk)
-        choices = chunk.get("choices")
-        for choice in choices if isinstance(choices, list) else ():
-            if not isinstance(choice, dict):
-                continue
+    def _take_chunk(self, event: str, chunk: Mapping[str, Any]) -> None:
+        failure = chunk if event == "error" else _find_error(chunk)
+        if failure is not None:
+            raise classify_event(failure)
+        self._read_usage(chunk)
+        self._pages.add_listed(chunk)
+        for choice in list_objects(chunk, "choices"):
             if choice.get("error"):
                 raise classify_event(choice)
             # Requests ask for one choice; ignore further ones.
             if not (index := choice.get("index")) or read_index(index) in (0, None):
-                if has_others(choice, _CHOICE_MEMBERS):
-                    self._read_usage(choice)
+                self._read_usage(choice)
                 self._add_delta(self._find_delta(choice))
                 self._set_stop_reason(choice.get("finish_reason"))
-
-    def _read_others(self, chunk: Mapping[str, Any]) -> None:
-        """Read what a chunk has beside its choices.
-
-        Raises:
-            ProviderError: The chunk is an error.
-        """
-        if (failure := _find_error(chunk)) is not None:
-            raise classify_event(failure)
-        self._read_usage(chunk)
-        self._pages.add_listed(chunk)
 
     def _find_delta(self, choice: Mapping[str, Any]) -> object:
         """Find what a choice adds. Some servers repeat the whole message beside or after its deltas."""
@@ -164,8 +159,6 @@ class OpenAIDecoder(DraftDecoder):
             return
         if content := delta.get("content"):
             self._add_content(content)
-        if not has_others(delta, _TEXT_MEMBERS):
-            return
         thinking = next((text for name in REASONING_FIELDS if (text := read_string(delta.get(name)))), "")
         self.add_thinking(thinking or join_texts(delta.get("reasoning_details")))
         for name in _FIELDS_BACK:
@@ -175,8 +168,8 @@ class OpenAIDecoder(DraftDecoder):
         self._add_media(delta)
         if len(self._refusal) < _REFUSAL_LIMIT and (refusal := read_string(delta.get("refusal"))):
             self._refusal = (self._refusal + refusal)[:_REFUSAL_LIMIT]
-        calls = delta.get("tool_calls")
-        for call in calls if isinstance(calls, list) else ():
+        calls = list_objects(delta, "tool_calls")
+        for call in calls:
             self._add_call(call)
         # The older form of a single call. Some servers send both.
         if not calls and isinstance(function := delta.get("function_call"), dict) and self._may_have_older_call:
@@ -185,8 +178,7 @@ class OpenAIDecoder(DraftDecoder):
 
     def _add_media(self, delta: Mapping[str, Any]) -> None:
         """Take OpenRouter's images, and OpenAI's audio, which is streamed as samples with a text of what it says."""
-        images = delta.get("images")
-        for image in images if isinstance(images, list) else ():
+        for image in get_list(delta, "images"):
             self.add_media("image", _read_image_url(image))
         if isinstance(audio := delta.get("audio"), dict):
             self.add_media(
@@ -203,8 +195,7 @@ class OpenAIDecoder(DraftDecoder):
         if isinstance(content, str):
             self._add_tagged(content)
             return
-        parts = content
-        for part in parts if isinstance(parts, list) else ():
+        for part in read_list(content):
             text = read_string(get_member(part, "text"))
             if get_member(part, "type") == "thinking":
                 if not self._own.has("content") and not self._own.is_full and self.text:
@@ -221,6 +212,9 @@ class OpenAIDecoder(DraftDecoder):
     def _add_tagged(self, content: str) -> None:
         """Take a text whose beginning may be thinking between tags: some servers leave them to their clients."""
         is_known = bool(self._tags.opening)
+        if self._tags.is_over and not is_known and not self._own.has("content"):
+            self._text.add(content)
+            return
         self._take_split(*self._tags.split(content))
         if self._tags.opening:
             self._own.add("content", content if is_known else self._tags.opening)
@@ -233,19 +227,17 @@ class OpenAIDecoder(DraftDecoder):
             self.add_thinking(thinking)
         self.add_text(text)
 
-    def _add_call(self, delta: object) -> None:
+    def _add_call(self, delta: dict[str, Any]) -> None:
         """Find the call that a delta belongs to, or start a new one, and add the delta to it.
 
         OpenAI numbers calls with `index`. Other servers omit it, write it as a text or number every call 0, repeat
         ids and names in every delta, make a new id for each delta, or use one id for two calls. A delta without an
         index and without a known id goes on with the newest call, unless it starts another.
         """
-        if not isinstance(delta, dict):
-            return
         index = read_index(delta.get("index"))
         function = delta.get("function")
         call_id, name = read_string(delta.get("id")), limit_name(_clean_name(get_member(function, "name")))
-        arguments = _write_arguments(get_member(function, "arguments"))
+        arguments = write_json(get_member(function, "arguments") or "")
         key = call_id if index is None else index
         own = {member: value for member, value in delta.items() if member not in _OWN_MEMBERS and value}
         call = self._calls_by_key.get(key, self._newest if index is None else None)
@@ -333,6 +325,26 @@ def _read_image_url(part: object) -> object:
     return image if isinstance(image, str) else get_member(image, "url")
 
 
+def _find_text_alone(chunk: Mapping[str, Any]) -> str | None:
+    """Find the text of a chunk that has nothing else, as nearly every one; None: it is another chunk.
+
+    A member without a value counts as absent. It calls little, since a reply has thousands of chunks.
+    """
+    choices = chunk.get("choices")
+    if not isinstance(choices, list) or len(choices) != 1 or chunk.get("object") == "error":
+        return None
+    choice = choices[0]
+    if not isinstance(choice, dict) or not isinstance(delta := choice.get("delta"), dict):
+        return None
+    if not isinstance(text := delta.get("content"), str):
+        return None
+    for fields, unread in ((chunk, _UNREAD_OF_CHUNK), (choice, _UNREAD_OF_CHOICE), (delta, _UNREAD_OF_DELTA)):
+        for name, value in fields.items():
+            if value and name not in unread:
+                return None
+    return text
+
+
 def _find_error(chunk: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Find the error that a chunk is, although its status was 200; None: it is not an error."""
     if chunk.get("error") or chunk.get("object") == "error":
@@ -380,20 +392,9 @@ def _begins_object(arguments: str) -> bool:
     return arguments.lstrip().startswith("{")
 
 
-def _write_arguments(arguments: object) -> str:
-    """Write arguments as text: some servers send the object itself."""
-    if isinstance(arguments, str) or not arguments:
-        return arguments if isinstance(arguments, str) else ""
-    try:
-        return json.dumps(arguments)
-    except RecursionError:
-        return "[nested too deeply]"
-
-
 def join_texts(parts: object) -> str:
     """Join the texts of a list of parts, such as `reasoning_details` and Mistral's thinking."""
-    items = parts if isinstance(parts, list) else ()
-    texts = [get_member(part, "text") or get_member(part, "summary") for part in items]
+    texts = [get_member(part, "text") or get_member(part, "summary") for part in read_list(parts)]
     return "".join(map(read_string, texts))
 
 
@@ -532,6 +533,7 @@ def _join_pieces(value: Any) -> Any:
 
 
 _INPUT_NAMES = ("prompt_tokens", "input_tokens", "prompt_eval_count")
+_CACHED_NAMES = ("prompt_cache_hit_tokens", "cached_tokens", "cache_n", "cache_read_input_tokens")
 _OUTPUT_NAMES = ("completion_tokens", "output_tokens", "eval_count", "predicted_n")
 
 
@@ -541,20 +543,18 @@ def find_best_usage(known: Usage, reported: Mapping[str, Any]) -> Usage:
     Some servers report zeros before or after the real figures, or figures so far. Some leave the tokens of reasoning
     out of those of the reply, and only the total has them.
     """
+    counts = {name: count for name, count in reported.items() if type(count) is int and 0 <= count < 2**53}
 
     def read(*names: str) -> int:
-        return max((count for name in names if (count := read_count(reported.get(name)))), default=0)
+        return max([counts.get(name, 0) for name in names])
 
     prompt, output = read(*_INPUT_NAMES), read(*_OUTPUT_NAMES)
     # llama.cpp's `timings` count the part of the prompt that its cache had apart.
-    prompt = max(prompt, read("prompt_n") + read("cache_n"))
+    prompt = max(prompt, counts.get("prompt_n", 0) + counts.get("cache_n", 0))
     if prompt:
-        output = max(output, read("total_tokens") - prompt)
+        output = max(output, counts.get("total_tokens", 0) - prompt)
     details = reported.get("prompt_tokens_details") or reported.get("input_tokens_details")
-    cached = max(
-        read_count(get_member(details, "cached_tokens")) or 0,
-        read("prompt_cache_hit_tokens", "cached_tokens", "cache_n", "cache_read_input_tokens"),
-    )
+    cached = max(read_count(get_member(details, "cached_tokens")) or 0, read(*_CACHED_NAMES))
     prompt = max(known.input_tokens, prompt)
     return known.model_copy(
         update={
@@ -563,3 +563,202 @@ def find_best_usage(known: Usage, reported: Mapping[str, Any]) -> Usage:
             "cached_input_tokens": max(known.cached_input_tokens, min(cached, prompt)),
         }
     )
+
+
+# Thinking and calls of tools that models write between tags, and servers without a parser for them leave in the
+# text. Of some templates the opening tag stands in the prompt, so that the text has the closing one alone.
+
+
+class TaggedText:
+    """Tells the thinking at the beginning of a text from the rest, where it stands between tags as `<think>`.
+
+    Attributes:
+        opening: The text up to the first tag and a little more, as it came; empty: there is no such tag.
+    """
+
+    def __init__(self) -> None:
+        self.opening = ""
+        self._held = ""
+        self._closing = ""
+        self._state: Literal["start", "thinking", "after", "text"] = "start"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all that follows is text."""
+        return self._state == "text"
+
+    def split(self, piece: str) -> tuple[str, str]:
+        """Take a piece. Returns what it adds to the thinking and to the text; a part that may be a tag is held."""
+        if self._state == "text":
+            return "", piece
+        self._held += piece
+        if self._state == "start":
+            begun = self._held.lstrip()
+            if begun and begun[0] not in "<[":
+                return "", self._take_rest()
+            tag = next(filter(begun.startswith, _TAGS), None)
+            if tag is None and len(self._held) < _MOST_HELD and any(one.startswith(begun) for one in _TAGS):
+                return "", ""
+            if tag is None:
+                return "", self._take_rest()
+            self._state, self.opening, self._held = "thinking", self._held, begun[len(tag) :]
+            self._closing = _TAGS[tag]
+        thinking = ""
+        if self._state == "thinking":
+            thinking, found, rest = self._held.partition(self._closing)
+            if not found:
+                held = next(n for n in range(len(self._closing), -1, -1) if thinking.endswith(self._closing[:n]))
+                thinking, self._held = thinking[: len(thinking) - held], self._closing[:held]
+                return thinking, ""
+            self._state, self._held = "after", rest
+        self._held = self._held.lstrip()
+        return thinking, self._take_rest() if self._held else ""
+
+    def finish(self) -> tuple[str, str]:
+        """Take the end. Returns what was held, as thinking and as text."""
+        held, self._held = self._held, ""
+        return (held, "") if self._state == "thinking" else ("", held)
+
+    def _take_rest(self) -> str:
+        rest, self._held, self._state = self._held, "", "text"
+        return rest
+
+
+_TAGS: Mapping[str, str] = {
+    "<think>": "</think>",
+    "<thought>": "</thought>",
+    "[THINK]": "[/THINK]",
+    "<seed:think>": "</seed:think>",
+    "<|channel>thought\n": "<channel|>",
+    "<|channel|>analysis<|message|>": "<|end|><|start|>assistant<|channel|>final<|message|>",
+}
+"""The tags of DeepSeek, Qwen, GLM and MiniMax; of Gemini's endpoint; of Mistral, Seed-OSS, Gemma 4 and gpt-oss."""
+_MOST_HELD = 100
+"""Characters after which white space at the beginning of a text is a part of it."""
+
+
+_UNOPENED = re.compile(r"\n?</think>(?:\r?\n|$)")
+
+
+def split_unopened_thinking(text: str) -> tuple[str, str] | None:
+    """Split a text whose opening tag stands in the prompt, where some templates put it; None: it is no such text.
+
+    The closing tag is the only one, ends a line, and stands in no block of code.
+    """
+    match = _UNOPENED.search(text) if text.count("</think>") == 1 and "<think>" not in text else None
+    if match is None or text[: match.start()].count("```") % 2:
+        return None
+    return text[: match.start()].strip(), text[match.end() :].lstrip()
+
+
+_BARS = r"[|\uff5c\u2016]{1,2}"
+_CALL = re.compile(
+    # Qwen and Hermes; Qwen's coders; GLM.
+    r"<tool_call>\s{0,9}(?:\{|<function=|[\w.-]{1,64}\s{0,9}<arg_key>)"
+    # Kimi; DeepSeek to V3.1, and from V3.2 on; Mistral.
+    r"|<\|tool_calls_section_begin\|>|<\|tool_call_begin\|>|<\uff5ctool\u2581calls\u2581begin\uff5c>"
+    rf"|<{_BARS}DSML{_BARS}(?:tool_calls|function_calls|invoke)\b|\[TOOL_CALLS\]\s{{0,9}}[\w.-]{{0,64}}[\[{{]"
+)
+_CALL_END = re.compile(
+    r"</tool_call>|<\|tool_call_end\|>|<\|tool_calls_section_end\|>|<\uff5ctool\u2581calls\u2581end\uff5c>"
+    rf"|</{_BARS}DSML{_BARS}\w{{1,32}}>"
+)
+
+
+def ends_in_call(text: str) -> bool:
+    """Whether a text ends in the call of a tool, as a model writes it: nothing follows its end, or it has none.
+
+    A call within a block of code, or with words behind it, is what the model says about calls.
+    """
+    begins = [match.start() for match in _CALL.finditer(text)]
+    if not begins or text[: begins[-1]].count("```") % 2:
+        return False
+    ends = [match.end() for match in _CALL_END.finditer(text, begins[-1])]
+    return not ends or not text[ends[-1] :].strip()
+
+
+# The pages that servers name for a reply, and the calls of tools that they ran themselves: `annotations` of the type
+# `url_citation` (OpenAI's search models, OpenRouter); `citations`, a list of URLs beside the choices (Perplexity,
+# xAI), with titles in `search_results` (Perplexity); `executed_tools` in a message (Groq), of which a call comes in
+# parts, by its `index`.
+
+
+_TOOLS: Mapping[str, str] = {
+    "browser.open": "web_fetch",
+    "browser.search": "web_search",
+    "code_interpreter": "code_execution",
+    "python": "code_execution",
+    "search": "web_search",
+    "visit": "web_fetch",
+    "visit_website": "web_fetch",
+}
+"""Clew's names of the servers' tools. Another tool keeps its own name."""
+_INPUTS = ("query", "url", "code")
+"""Members of a call's arguments that are its input where it has one of them."""
+
+
+class Pages:
+    """Collects the pages and the calls of one reply. What a server sends is bounded before it is kept."""
+
+    def __init__(self) -> None:
+        self._annotations: list[Mapping[str, Any]] = []
+        self._listed: dict[str, str] = {}
+        self._calls: dict[int, dict[str, Any]] = {}
+
+    def add_listed(self, chunk: Mapping[str, Any]) -> None:
+        """Take the pages that are listed beside the choices. Servers repeat the list in each chunk."""
+        for name in ("citations", "search_results"):
+            for page in get_list(chunk, name)[:MAX_CITATIONS]:
+                url = read_string(page) or read_string(get_member(page, "url"))
+                if url in self._listed or (url and len(self._listed) < MAX_CITATIONS):
+                    self._listed[url] = read_string(get_member(page, "title")) or self._listed.get(url, "")
+
+    def add_delta(self, delta: Mapping[str, Any]) -> None:
+        """Take the annotations and the calls of a message, or of a part of it."""
+        for annotation in list_objects(delta, "annotations"):
+            if annotation.get("type") == "url_citation" and len(self._annotations) < MAX_CITATIONS:
+                self._annotations.append(annotation)
+        for number, call in enumerate(list_objects(delta, "executed_tools")):
+            index = call["index"] if isinstance(call.get("index"), int) else number
+            if index in self._calls or len(self._calls) < MAX_PROVIDER_CALLS:
+                self._calls.setdefault(index, {}).update({name: value for name, value in call.items() if value})
+
+    def finish(self, decoder: DraftDecoder, *, has_positions: bool = True) -> None:
+        """Add the calls and the citations to the reply; its text may have lost the thinking that stood before it."""
+        for _, call in sorted(self._calls.items()):
+            tool = read_string(call.get("type"))
+            decoder.add_provider_call(
+                _TOOLS.get(tool, tool),
+                input=_read_input(read_string(call.get("arguments"))[: 4 * CALL_TEXT_LIMIT]),
+                # The output of a search is the text of its pages.
+                output="" if call.get("search_results") else call.get("output"),
+                sources=_list_sources(call),
+            )
+        cited = set()
+        for annotation in self._annotations:
+            # OpenRouter's models send the members of the citation with or without an object around them.
+            page = annotation.get("url_citation")
+            page = page if isinstance(page, dict) else annotation
+            decoder.add_citation(
+                page.get("url"),
+                page.get("title"),
+                page.get("content"),
+                start=read_count(page.get("start_index")) if has_positions else None,
+                end=read_count(page.get("end_index")) if has_positions else None,
+            )
+            cited.add(read_string(page.get("url")))
+        for url, title in self._listed.items():
+            if url not in cited:
+                decoder.add_citation(url, title)
+
+
+def _read_input(arguments: str) -> str:
+    """Read what a call was made with: the query, the address or the code of its arguments, or all of them."""
+    parsed = parse_json(arguments)
+    return next((text for name in _INPUTS if (text := read_string(get_member(parsed, name)))), arguments)
+
+
+def _list_sources(call: Mapping[str, Any]) -> Iterator[Source]:
+    results = list_objects(call.get("search_results"), "results")
+    for page in [*results, *list_objects(call, "browser_results")][:MAX_SOURCES]:
+        yield {"url": read_string(page.get("url")), "title": read_string(page.get("title"))}

@@ -70,16 +70,17 @@ def _make_server(name: str, url: str, key: str | None, environ: Mapping[str, str
         try:
             # Of `anthropic` alone the server's host or name says more.
             given = None if configured == "anthropic" else configured
-            return Anthropic(name, url, key, dialect=find_messages_dialect(name, url, given) if given else None)
+            return Anthropic(
+                name, url, api_key=key, dialect=find_messages_dialect(name, url, given) if given else None
+            )
         except ValueError as error:
             raise ValueError(f"{variable}: {error}") from None
     if configured == RESPONSES.name or (name == "openai" and configured is None and _is_official(url)):
         return Responses(name, url, api_key=key)
     try:
-        dialect = find_dialect(name, url, configured)
+        return OpenAI(name, url, find_dialect(name, url, configured), api_key=key)
     except ValueError as error:
         raise ValueError(f"{variable}: {error}") from None
-    return OpenAI(name, url, dialect, api_key=key)
 
 
 def _make_chat_server(url: str, key: str | None, environ: Mapping[str, str]) -> OpenAI:

@@ -13,23 +13,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from clew_activities.providers.dialects import RESPONSES
+from clew_activities.providers.endpoint import Server, describe_fitting, describe_options
 from clew_activities.providers.fit_messages import choose_call_ids, fit_messages, get_own_data
 from clew_activities.providers.fit_tools import FittedTools, fit_tools
 from clew_activities.providers.interface import HttpRequest, ModelRequest
-from clew_activities.providers.media import MediaForms, fit_media, get_url, make_data_url, name_file
 from clew_activities.providers.openai.models import OpenAIModel, find_model, limits_calls
 from clew_activities.providers.openai.responses_stream import SEPARATOR, ResponsesDecoder
 from clew_activities.providers.openai.schema import is_strict
-from clew_activities.providers.openai.server import Server
 from clew_activities.providers.options import (
     choose_effort,
     describe_provider_tools,
     merge_provider_options,
 )
 from clew_activities.providers.reply import get_member, read_string
+from clew_activities.providers.request_media import MediaForms, fit_media, get_url, make_data_url, name_file
 from clew_workflows.contract.content import Content, Part, find_sort, get_text
 from clew_workflows.contract.messages import Message, ToolSpec
-from clew_workflows.contract.payloads import Fitting
 
 _ENCODER = "openai-responses/1"
 _OWNED = frozenset(
@@ -89,16 +88,8 @@ class Responses(Server):
             body["parallel_tool_calls"] = False
         body |= _encode_options(request, family)
         body = merge_provider_options(body, request, self.name, _OWNED)
-        fitting = Fitting(
-            dialect=RESPONSES.name,
-            merged=fitted.merged,
-            added=fitted.added + media.added,
-            dropped=fitted.dropped,
-            tools=dict(tools.changes),
-            tools_left_out=dict(tools.left_out) | left_out,
-            options=_describe_options(request, body),
-            media=media.changes,
-        )
+        described = _describe_options(request, body)
+        fitting = describe_fitting(RESPONSES.name, fitted, media, tools, described, left_out=left_out)
         return HttpRequest("/responses", self.headers, body, fitting, _ENCODER)
 
     def get_media_forms(self, model: str) -> MediaForms:  # noqa: ARG002 - all models take the same forms
@@ -262,7 +253,6 @@ def _encode_effort(effort: str | None) -> dict[str, Any] | None:
 
 def _describe_options(request: ModelRequest, body: Mapping[str, Any]) -> dict[str, str]:
     """Describe the options that the request has otherwise than the session, or not at all."""
-    options = request.options
     sent = {
         "temperature": body.get("temperature"),
         "top_p": body.get("top_p"),
@@ -273,11 +263,4 @@ def _describe_options(request: ModelRequest, body: Mapping[str, Any]) -> dict[st
         "stop": None,
         "seed": None,
     }
-    described: dict[str, str] = {}
-    for name, value in sent.items():
-        wanted = getattr(options, name)
-        if wanted is not None and value != wanted:
-            described[name] = "left out" if value is None else str(value)
-    if options.tool_choice not in (None, "auto") and "tools" in body and "tool_choice" not in body:
-        described["tool_choice"] = "left out"
-    return described
+    return describe_options(request.options, sent, lacks_choice="tools" in body and "tool_choice" not in body)

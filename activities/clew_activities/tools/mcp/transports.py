@@ -21,8 +21,8 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from mcp_types import ErrorData, JSONRPCError, JSONRPCNotification, JSONRPCRequest
 
-from clew_activities.tools.mcp.answers import read_message
-from clew_activities.tools.mcp.settings import HttpSettings, ProcessSettings
+from clew_activities.tools.mcp.mcp_settings import HttpSettings, ProcessSettings
+from clew_activities.tools.mcp.server_answers import read_message
 
 MAX_MESSAGE_BYTES = 8 * 1024 * 1024
 """Largest message of a server, in bytes."""

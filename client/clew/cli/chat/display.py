@@ -32,8 +32,8 @@ from temporalio.exceptions import TemporalError
 
 from clew.cli import show
 from clew.cli.attachments import find_files
-from clew.cli.chat.commands import Answer, Kind, Transcript, Typed, complete, parse_line
-from clew.cli.chat.rendering import FRAME_SECONDS, Block, Live, NoteBlock, Painter, Tone, format_context
+from clew.cli.chat.painting import FRAME_SECONDS, Block, Live, NoteBlock, Painter, Tone, format_context
+from clew.cli.chat.typed_lines import Answer, Kind, Transcript, Typed, complete, parse_line
 from clew.cli.failures import find_error_type, format_message
 from clew_workflows.contract.errors import ClewError
 from clew_workflows.contract.outcomes import Usage

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from clew.cli.chat.rendering import (
+from clew.cli.chat.painting import (
     Block,
     BlockSplitter,
     Live,
@@ -19,8 +19,9 @@ from clew.cli.chat.rendering import (
 )
 from clew.session.events import (
     ApprovalRequired,
+    Change,
     EntryCommitted,
-    Restarted,
+    LiveTurn,
     ResultRequired,
     Retrying,
     SessionEvent,
@@ -30,8 +31,9 @@ from clew.session.events import (
     ToolFinished,
     ToolProgressed,
     ToolStarted,
+    Voided,
 )
-from clew.session.reading import WaitingCall
+from clew.session.session_reads import WaitingCall
 from clew_workflows.contract.content import Content, list_media
 from clew_workflows.contract.messages import ToolCall
 from clew_workflows.contract.payloads import (
@@ -48,7 +50,6 @@ from clew_workflows.contract.payloads import (
     ToolMessage,
     UserMessage,
 )
-from clew_workflows.thread.entries import Entry
 
 THINKING_CHARACTERS = 200
 """Characters of the newest reasoning that the live part shows at most."""
@@ -81,6 +82,7 @@ class Screen:
         self._request_id: str | None = None
         self._own_requests: set[str] = set()
         self._own_ids: set[str] = set()
+        self._turn = LiveTurn()
         self._reply = BlockSplitter()
         self._call_id = ""
         self._thinking = ""
@@ -159,39 +161,45 @@ class Screen:
 
     def take(self, event: SessionEvent) -> list[Block]:
         """Take an event; return the blocks to print."""
-        match event:
+        blocks: list[Block] = []
+        for change in self._turn.take(event):
+            blocks += self._show(change)
+        return blocks
+
+    def _show(self, change: Change) -> Iterable[Block]:
+        match change:
             case TextAdded():
-                return list(self._add_text(event))
-            case EntryCommitted():
-                return list(self._take_entry(event.entry))
+                return self._add_text(change)
             case ThinkingAdded():
                 self._end_retry()
-                self._thinking = (self._thinking + event.text)[-THINKING_CHARACTERS:]
+                self._thinking = (self._thinking + change.text)[-THINKING_CHARACTERS:]
+            case Voided():
+                return self._void(change)
+            case EntryCommitted():
+                return self._take_entry(change)
             case ToolStarted():
-                self._approvals.pop(event.tool_call_id, None)
-                self._running[event.tool_call_id] = RunningTool(event.name, event.arguments)
+                self._approvals.pop(change.tool_call_id, None)
+                self._running[change.tool_call_id] = RunningTool(change.name, change.arguments)
             case ToolProgressed():
-                started = self._running.get(event.tool_call_id)
+                started = self._running.get(change.tool_call_id)
                 arguments = started.arguments if started else {}
-                self._running[event.tool_call_id] = RunningTool(event.name, arguments, event.text, event.fraction)
+                self._running[change.tool_call_id] = RunningTool(change.name, arguments, change.text, change.fraction)
             case ToolFinished():
-                self._running.pop(event.tool_call_id, None)
+                self._running.pop(change.tool_call_id, None)
             case ApprovalRequired():
-                waiting = WaitingBlock(event.tool_call_id, event.name, event.arguments, "approval")
-                self._approvals[event.tool_call_id] = waiting
+                waiting = WaitingBlock(change.tool_call_id, change.name, change.arguments, "approval")
+                self._approvals[change.tool_call_id] = waiting
                 return [waiting]
             case ResultRequired():
-                self._externals.add(event.tool_call_id)
-                return [WaitingBlock(event.tool_call_id, event.name, event.arguments, "result")]
+                self._externals.add(change.tool_call_id)
+                return [WaitingBlock(change.tool_call_id, change.name, change.arguments, "result")]
             case Retrying():
-                self._retry, self._retry_at = f"waiting for attempt {event.attempt}", event.next_at
-                call = f"{event.tool_call_id}: " if event.tool_call_id else ""
-                return [NoteBlock(f"{call}attempt {event.attempt} follows: {event.message}", "warning")]
-            case Restarted():
-                return list(self._restart(event))
+                self._retry, self._retry_at = f"waiting for attempt {change.attempt}", change.next_at
+                call = f"{change.tool_call_id}: " if change.tool_call_id else ""
+                return [NoteBlock(f"{call}attempt {change.attempt} follows: {change.message}", "warning")]
             case StatusChanged():
-                return list(self._change_status(event))
-        return []
+                return self._change_status(change)
+        return ()
 
     def _find_activity(self) -> str:
         if self._retry:
@@ -205,32 +213,37 @@ class Screen:
     def _end_retry(self) -> None:
         self._retry, self._retry_at = "", None
 
-    def _add_text(self, event: TextAdded) -> Iterator[Block]:
+    def _add_text(self, added: TextAdded) -> Iterator[Block]:
         """Add text of a reply. What is printed cannot be taken back."""
         self._thinking = ""
         self._end_retry()
-        if event.call_id != self._call_id:
+        if added.call_id != self._call_id:
             yield from self._finish_reply()
-            self._call_id = event.call_id
+            self._call_id = added.call_id
         shown = self._reply.taken + len(self._reply.pending)
-        if event.offset > shown:
+        if added.offset > shown:
             yield from self._finish_reply()
-            yield NoteBlock(f"[{event.offset - shown} characters are missing here]")
-            self._reply = BlockSplitter(taken=event.offset)
-        elif event.offset < shown and not self._reply.cut(event.offset):
-            yield NoteBlock(f"[the reply is replaced{f' from character {event.offset} on' if event.offset else ''}]")
-            self._reply = BlockSplitter(taken=event.offset)
-        yield from map(ReplyBlock, self._reply.add(event.text))
+            yield NoteBlock(f"[{added.offset - shown} characters are missing here]")
+            self._reply, self._call_id = BlockSplitter(taken=added.offset), added.call_id
+        elif added.offset < shown:
+            yield from self._go_back(added.offset)
+        yield from map(ReplyBlock, self._reply.add(added.text))
 
     def _finish_reply(self) -> Iterator[Block]:
         yield from map(ReplyBlock, self._reply.finish())
         self._reply, self._call_id, self._thinking = BlockSplitter(), "", ""
 
-    def _restart(self, event: Restarted) -> Iterator[Block]:
+    def _void(self, voided: Voided) -> Iterator[Block]:
         self._end_retry()
-        if self._call_id == event.call_id and self._reply.taken:
-            yield NoteBlock(f"[attempt {event.attempt}: the reply starts over]", "warning")
-        self._reply, self._call_id, self._thinking = BlockSplitter(), event.call_id, ""
+        if not voided.starts_over:
+            return self._go_back(len(voided.text))
+        taken, self._reply, self._thinking = self._reply.taken, BlockSplitter(), ""
+        return iter([NoteBlock(f"[attempt {voided.attempt}: the reply starts over]", "warning")] if taken else [])
+
+    def _go_back(self, offset: int) -> Iterator[Block]:
+        if not self._reply.cut(offset):
+            yield NoteBlock(f"[the reply is replaced{f' from character {offset} on' if offset else ''}]")
+            self._reply = BlockSplitter(taken=offset)
 
     def _change_status(self, event: StatusChanged) -> Iterator[Block]:
         self.status, self._request_id = event.status, event.request_id
@@ -245,13 +258,10 @@ class Screen:
                 "the session is closed" if self.ended == "closed" else "the session hibernates: a message wakes it"
             )
 
-    def _take_entry(self, entry: Entry) -> Iterator[Block]:
-        try:
-            body = entry.body
-        except ValueError:  # of a later release
-            yield NoteBlock(f"entry {entry.seq}: {entry.kind}")
-            return
-        match body:
+    def _take_entry(self, committed: EntryCommitted) -> Iterator[Block]:
+        match body := committed.body:
+            case None:  # of a later release
+                yield NoteBlock(f"entry {committed.seq}: {committed.entry.kind}")
             case UserMessage():
                 self.lanes.add(body.context_ref)
                 yield from self._take_user_message(body)
@@ -278,7 +288,7 @@ class Screen:
                 changed = " with other arguments" if body.arguments is not None else ""
                 yield NoteBlock(f"{body.tool_call_id} is {decision}{changed}{_append(body.reason)}")
             case RunPayload():
-                yield from self._end_run(body, entry.refs.get("request_id"))
+                yield from self._end_run(body, committed.entry.refs.get("request_id"))
             case InputPayload():
                 if body.event == "dropped":  # with its run
                     yield from self._finish_reply()

@@ -17,7 +17,11 @@ from temporalio.exceptions import TemporalError
 
 from clew.cli import reach
 from clew.cli.attachments import Attachment, add_files, change_attached, format_attached, make_content
-from clew.cli.chat.commands import (
+from clew.cli.chat.display import Display, Meter
+from clew.cli.chat.painting import MediaBlock, WaitingBlock
+from clew.cli.chat.pictures import Pictures, can_draw, find_protocol, measure_room
+from clew.cli.chat.screen import Screen
+from clew.cli.chat.typed_lines import (
     Decision,
     Kind,
     Message,
@@ -28,12 +32,8 @@ from clew.cli.chat.commands import (
     parse_decision,
     parse_line,
 )
-from clew.cli.chat.display import Display, Meter
-from clew.cli.chat.pictures import Pictures, can_draw, find_protocol, measure_room
-from clew.cli.chat.rendering import MediaBlock, WaitingBlock
-from clew.cli.chat.screen import Screen
 from clew.cli.hints import write_command
-from clew.cli.options import LOOK_SECONDS, Names, find_login_name, list_names
+from clew.cli.shared_options import LOOK_SECONDS, Names, find_login_name, list_names
 from clew.content import AnyContent
 from clew.session.connection import Clew
 from clew.session.events import EntryCommitted, SessionEvent, StatusChanged

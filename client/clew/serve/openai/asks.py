@@ -11,9 +11,9 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
-from clew.serve.openai import inputs, names
+from clew.serve.openai import bodies, ids
+from clew.serve.openai.content_parts import Parts, read_content, read_image_url
 from clew.serve.openai.frames import BODY, ECHO, KEY, REPEATED, make_echo
-from clew.serve.openai.parts import Parts, read_content, read_image_url
 from clew.serve.openai.refusals import InvalidValue, MissingParameter, UnsupportedValue, translate_validation_error
 
 
@@ -115,9 +115,10 @@ class Ask:
         return self.model if self.model and ":" not in self.model else None
 
     @property
-    def has_news(self) -> bool:
-        """Whether there is something that the conversation has not: a message, a result or a decision."""
-        return bool(self.content or self.results or self.decisions)
+    def repeated(self) -> dict[str, Any]:
+        """What the response repeats of it, as fields of its frame, without the model."""
+        repeated = ("instructions", "metadata", "functions", "options", "output_schema", "echo")
+        return {name: getattr(self, name) for name in repeated}
 
     def make_message_options(self) -> dict[str, Any]:
         """Make the options of `Session.message`, without the id and the model."""
@@ -138,25 +139,25 @@ class Ask:
         if self.decisions:
             return self.decisions[0].request
         if self.results and not any(
-            names.decode(str(said.call_id), names.CALL, names.FUNCTION_CALL) for said in self.results
+            ids.decode(str(said.call_id), ids.CALL, ids.FUNCTION_CALL) for said in self.results
         ):
             # Calls of another service, whose history the request has.
             return None
         for said in reversed((*self.history, *self.results)):
             for name in (said.call_id, said.item, *(call.id for call in said.calls)):
-                if name and names.decode(name, *names.THREAD_KINDS):
+                if name and ids.decode(name, *ids.THREAD_KINDS):
                     return name
         return None
 
 
-def note_key(ask: Ask, key: str | None, body: inputs.Body) -> Ask:
+def note_key(ask: Ask, key: str | None, body: bodies.Body) -> Ask:
     """Note a caller's key for repetitions, and what was sent with it: however it is to be answered."""
     if key is None:
         return ask
     return replace(ask, echo={**ask.echo, KEY: _make_digest(key.encode()), BODY: digest_body(body)})
 
 
-def digest_body(body: inputs.Body) -> str:
+def digest_body(body: bodies.Body) -> str:
     """Digest what a request asks for, however it is to be answered."""
     return _make_digest(to_json(body.model_dump(mode="json", exclude={"stream", "stream_options", "background"})))
 
@@ -168,15 +169,15 @@ def _make_digest(data: bytes) -> str:
 # The Responses API.
 
 
-def read_response(body: inputs.ResponseCreate) -> Ask:
+def read_response(body: bodies.ResponseCreate) -> Ask:
     """Read what a request of the Responses API asks for.
 
     Raises:
         Problem: The input cannot be used.
     """
     said, decisions = read_items(body.input if body.input is not None else [])
-    text = body.text or inputs.TextOptions()
-    reasoning = body.reasoning or inputs.ReasoningOptions()
+    text = body.text or bodies.TextOptions()
+    reasoning = body.reasoning or bodies.ReasoningOptions()
     schema, schema_name = _read_format(text.format)
     options = {
         "temperature": body.temperature,
@@ -221,7 +222,7 @@ def read_items(given: str | Sequence[Any]) -> tuple[list[Said], list[Decision]]:
         return [Said("user", [given])], []
     rows = [_complete_item(row) for row in given]
     try:
-        read = inputs.items.validate_python(rows)
+        read = bodies.items.validate_python(rows)
     except ValidationError as error:
         raise _refuse_items(error, rows) from None
     said: list[Said] = []
@@ -230,41 +231,41 @@ def read_items(given: str | Sequence[Any]) -> tuple[list[Said], list[Decision]]:
     for number, item in enumerate(read):
         param = f"input[{number}]"
         match item:
-            case inputs.MessageItem():
+            case bodies.MessageItem():
                 is_text = item.role in ("system", "developer")
                 content = read_content(item.content, f"{param}.content", is_text=is_text)
                 said.append(Said(item.role, content, item=item.id, param=param))
-            case inputs.FunctionCallItem() | inputs.CustomCallItem() | inputs.HostCallItem():
+            case bodies.FunctionCallItem() | bodies.CustomCallItem() | bodies.HostCallItem():
                 said.append(Said("assistant", calls=(_read_call(item, param),), item=item.id, param=param))
-            case inputs.FunctionOutputItem():
+            case bodies.FunctionOutputItem():
                 output = read_content(item.output, f"{param}.output")
                 said.append(Said("tool", output, call_id=item.call_id, item=item.id, param=param))
-            case inputs.HostOutputItem():
+            case bodies.HostOutputItem():
                 output = _read_host_output(item.output, f"{param}.output")
                 said.append(Said("tool", output, call_id=item.call_id or item.id, item=item.id, param=param))
-            case inputs.ApprovalItem() if item.approval_request_id not in decided:
+            case bodies.ApprovalItem() if item.approval_request_id not in decided:
                 decisions.append(Decision(item.approval_request_id, item.approve, item.reason))
-            case inputs.ServerItem() if names.decode(item.id, *names.THREAD_KINDS) is None:
+            case bodies.ServerItem() if ids.decode(item.id, *ids.THREAD_KINDS) is None:
                 said += _read_server_item(item, param)
-            case inputs.ApprovalItem():
+            case bodies.ApprovalItem():
                 pass
             case _:
-                is_reference = isinstance(item, inputs.ReferenceItem)
+                is_reference = isinstance(item, bodies.ReferenceItem)
                 said.append(Said("assistant", item=item.id, is_reference=is_reference, param=param))
     return _join_replies(said), decisions
 
 
 def _list_decided(read: Sequence[Any]) -> set[str]:
     """List the requests for approval of another service which its history has, and what followed the decision."""
-    news = next((n for n in reversed(range(len(read))) if not isinstance(read[n], inputs.ApprovalItem)), 0)
-    before = {item.approval_request_id for item in read[:news] if isinstance(item, inputs.ApprovalItem)}
+    news = next((n for n in reversed(range(len(read))) if not isinstance(read[n], bodies.ApprovalItem)), 0)
+    before = {item.approval_request_id for item in read[:news] if isinstance(item, bodies.ApprovalItem)}
     return {
         item.id
         for item in read
-        if isinstance(item, inputs.ServerItem)
+        if isinstance(item, bodies.ServerItem)
         and item.type == "mcp_approval_request"
         and item.id in before
-        and names.decode(item.id, names.APPROVAL_REQUEST) is None
+        and ids.decode(item.id, ids.APPROVAL_REQUEST) is None
     }
 
 
@@ -303,14 +304,14 @@ def _join_replies(said: Sequence[Said]) -> list[Said]:
     return joined
 
 
-def _read_call(item: inputs.FunctionCallItem | inputs.CustomCallItem | inputs.HostCallItem, param: str) -> Call:
+def _read_call(item: bodies.FunctionCallItem | bodies.CustomCallItem | bodies.HostCallItem, param: str) -> Call:
     match item:
-        case inputs.FunctionCallItem():
+        case bodies.FunctionCallItem():
             return Call(item.call_id, item.name, _read_arguments(item.arguments), param)
-        case inputs.CustomCallItem():
+        case bodies.CustomCallItem():
             return Call(item.call_id, item.name, {"input": item.input}, param)
     fields = item.model_extra or {}
-    done = {name: fields[name] for name in _HOST_FIELDS if fields.get(name) not in inputs.NEUTRAL}
+    done = {name: fields[name] for name in _HOST_FIELDS if fields.get(name) not in bodies.NEUTRAL}
     return Call(item.call_id, item.type.removesuffix("_call"), done, param)
 
 
@@ -343,7 +344,7 @@ def _read_host_output(output: Any, param: str) -> Parts:
     return [to_json(output).decode()]
 
 
-def _read_server_item(item: inputs.ServerItem, param: str) -> list[Said]:
+def _read_server_item(item: bodies.ServerItem, param: str) -> list[Said]:
     """Read what another service's server has done: a call and its result; nothing where it says neither."""
     call: dict[str, Any] = {}
     result: Parts | None = None
@@ -366,8 +367,8 @@ def _read_server_item(item: inputs.ServerItem, param: str) -> list[Said]:
     return [made, Said("tool", result, call_id=item.id, param=param)]
 
 
-def _read_choice(choice: str | inputs.NamedFunction | None) -> str | None:
-    return choice.name if isinstance(choice, inputs.NamedFunction) else choice
+def _read_choice(choice: str | bodies.NamedFunction | None) -> str | None:
+    return choice.name if isinstance(choice, bodies.NamedFunction) else choice
 
 
 def _read_tier(tier: str | None) -> str | None:
@@ -377,11 +378,11 @@ def _read_tier(tier: str | None) -> str | None:
 
 def _read_format(form: Any) -> tuple[dict[str, Any] | None, str | None]:
     match form:
-        case inputs.JsonObjectFormat():
+        case bodies.JsonObjectFormat():
             return {"type": "object"}, None
-        case inputs.JsonSchemaFormat():
+        case bodies.JsonSchemaFormat():
             return form.schema_, form.name
-        case inputs.ChatSchemaFormat():
+        case bodies.ChatSchemaFormat():
             # Without a schema any JSON object will do.
             return form.json_schema.schema_ or {"type": "object"}, form.json_schema.name
     return None, None
@@ -396,7 +397,7 @@ def _make_function(name: str, description: str | None, parameters: dict[str, Any
 # Chat Completions.
 
 
-def read_chat(body: inputs.ChatCreate) -> Ask:
+def read_chat(body: bodies.ChatCreate) -> Ask:
     """Read what a request of Chat Completions asks for.
 
     Raises:
@@ -411,7 +412,7 @@ def read_chat(body: inputs.ChatCreate) -> Ask:
         "temperature": body.temperature,
         "top_p": body.top_p,
         "max_output_tokens": body.max_completion_tokens or body.max_tokens,
-        "tool_choice": choice.function.name if isinstance(choice, inputs.ChosenFunction) else choice,
+        "tool_choice": choice.function.name if isinstance(choice, bodies.ChosenFunction) else choice,
         "reasoning_effort": body.reasoning_effort,
         "verbosity": body.verbosity,
         "service_tier": _read_tier(body.service_tier),
@@ -445,7 +446,7 @@ def read_chat(body: inputs.ChatCreate) -> Ask:
     )
 
 
-def _read_message(message: inputs.ChatMessage, before: Sequence[Said], param: str) -> Said:
+def _read_message(message: bodies.ChatMessage, before: Sequence[Said], param: str) -> Said:
     listed = enumerate(message.tool_calls or ())
     calls = tuple(_read_chat_call(call, f"{param}.tool_calls[{number}]") for number, call in listed)
     if called := message.function_call:
@@ -471,7 +472,7 @@ def _read_message(message: inputs.ChatMessage, before: Sequence[Said], param: st
     return Said(role, content, calls, call_id, param=param)
 
 
-def _read_chat_call(call: inputs.ChatCall, param: str) -> Call:
+def _read_chat_call(call: bodies.ChatCall, param: str) -> Call:
     if call.custom is not None and call.type == "custom":
         return Call(call.id, call.custom.name, {"input": call.custom.input}, param)
     assert call.function is not None, "a call of the type function has one"

@@ -15,26 +15,27 @@ from fastapi import APIRouter, Header, Request, Response
 from fastapi.responses import JSONResponse
 
 from clew.serve.access import Authorized
-from clew.serve.openai import asks, fields, inputs, names, turns
+from clew.serve.error_words import Reader
+from clew.serve.openai import asks, bodies, fields, ids, turns
 from clew.serve.openai.chunks import Chunks, check_outcome, make_completion
-from clew.serve.openai.refusals import OpenAIRoute, make_error_body
-from clew.serve.openai.serving import IdempotencyKey, answer_or_leave, read_ask, read_body, run
+from clew.serve.openai.refusals import make_error_body
+from clew.serve.openai.routes import IdempotencyKey, answer_or_leave, read_ask, read_body, run
 from clew.serve.openai.turns import Place, Turn
 from clew.serve.streams import SentEvent, make_json_event, stream_events
-from clew.serve.tenants import Reader
+from clew.serve.worker_watch import WatchedRoute
 from clew_workflows.contract.errors import ClewError
 
 SESSION_HEADER = "X-Clew-Session"
 """The header that names the session of a conversation."""
 
-router = APIRouter(prefix="/v1/chat/completions", tags=["chat"], route_class=OpenAIRoute)
+router = APIRouter(prefix="/v1/chat/completions", tags=["chat"], route_class=WatchedRoute)
 
 
 @router.post("", operation_id="createChatCompletion")
 async def create_completion(
     caller: Authorized,
     request: Request,
-    body: Annotated[inputs.ChatCreate, read_body(inputs.ChatCreate, fields.CHAT)],
+    body: Annotated[bodies.ChatCreate, read_body(bodies.ChatCreate, fields.CHAT)],
     key: IdempotencyKey = None,
     session_id: Annotated[str | None, Header(alias=SESSION_HEADER)] = None,
 ) -> Response:
@@ -42,7 +43,7 @@ async def create_completion(
     ask = await read_ask(request, asks.read_chat, key, body)
     turn = await turns.begin(caller, ask, _find_place(ask, session_id), key)
     if body.stream:
-        options = body.stream_options or inputs.ChatStreamOptions()
+        options = body.stream_options or bodies.ChatStreamOptions()
         chunks = Chunks(turn.frame, include_usage=bool(options.include_usage))
 
         def encode_error(error: ClewError) -> SentEvent:
@@ -70,7 +71,7 @@ def _find_place(ask: asks.Ask, session_id: str | None) -> Place | None:
     if session_id is not None:
         return Place(session_id, creates=True)
     for said in ask.results:
-        parts = names.decode(str(said.call_id), names.CALL)
+        parts = ids.decode(str(said.call_id), ids.CALL)
         if parts and len(parts) == 2:
             return Place(parts[0], is_guessed=True)
     return None

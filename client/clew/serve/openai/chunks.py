@@ -12,7 +12,7 @@ from typing import Any
 from clew.serve.openai import events
 from clew.serve.openai.events import Event
 from clew.serve.openai.frames import Frame
-from clew.serve.openai.names import encode
+from clew.serve.openai.ids import encode
 from clew.serve.openai.refusals import RequestEnded
 from clew.serve.problems import Problem
 

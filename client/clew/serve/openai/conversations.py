@@ -10,11 +10,12 @@ from fastapi import APIRouter, Query, Response
 from fastapi.responses import JSONResponse
 
 from clew.serve.access import TENANT, Authorized, Caller
-from clew.serve.openai import asks, inputs, names, turns
+from clew.serve.openai import asks, bodies, ids, turns
 from clew.serve.openai.frames import read_time
 from clew.serve.openai.items import ITEM_REF, REPAIR, ThreadItems, list_snapshot_items
-from clew.serve.openai.refusals import InvalidValue, NotStored, OpenAIRoute, UnsupportedValue
-from clew.serve.openai.serving import IdempotencyKey, make_page, read_body
+from clew.serve.openai.refusals import InvalidValue, NotStored, UnsupportedValue
+from clew.serve.openai.routes import IdempotencyKey, make_page, read_body
+from clew.serve.worker_watch import WatchedRoute
 from clew.session import Session
 from clew_workflows.contract.errors import Busy, RequestReused
 from clew_workflows.contract.payloads import ConfigPayload, MessagePayload, OperationPayload, UserMessage
@@ -24,20 +25,20 @@ AGENT = "clew.agent"
 REQUEST = "clew.request"
 """The metadata that keeps what was asked for with a key, to recognize a repetition."""
 
-router = APIRouter(prefix="/v1/conversations", tags=["conversations"], route_class=OpenAIRoute)
+router = APIRouter(prefix="/v1/conversations", tags=["conversations"], route_class=WatchedRoute)
 
 
 @router.post("", operation_id="createConversation")
 async def create_conversation(
     caller: Authorized,
-    body: Annotated[inputs.ConversationCreate, read_body(inputs.ConversationCreate)],
+    body: Annotated[bodies.ConversationCreate, read_body(bodies.ConversationCreate)],
     key: IdempotencyKey = None,
 ) -> Response:
     """Create a conversation, with the agent that its metadata names, or the only one of the key.
 
     Without an agent its first response sets its model.
     """
-    session_id = names.make_session_id(key)
+    session_id = ids.make_session_id(key)
     said = _read_items(body.items or [])
     metadata, digest = dict(body.metadata or {}), asks.digest_body(body)
     if key is not None:
@@ -75,7 +76,7 @@ async def get_conversation(caller: Authorized, conversation_id: str) -> Response
 async def update_conversation(
     caller: Authorized,
     conversation_id: str,
-    body: Annotated[inputs.ConversationUpdate, read_body(inputs.ConversationUpdate)],
+    body: Annotated[bodies.ConversationUpdate, read_body(bodies.ConversationUpdate)],
 ) -> Response:
     """Replace the metadata of a conversation."""
     session, _ = await turns.resume(caller, conversation_id)
@@ -108,18 +109,16 @@ async def list_items(
 
 @router.post("/{conversation_id}/items", operation_id="createConversationItems")
 async def create_items(
-    caller: Authorized,
-    conversation_id: str,
-    body: Annotated[inputs.ItemsCreate, read_body(inputs.ItemsCreate)],
+    caller: Authorized, conversation_id: str, body: Annotated[bodies.ItemsCreate, read_body(bodies.ItemsCreate)]
 ) -> Response:
     """Add items to a conversation, without a response. Its context becomes a snapshot of all its messages."""
     said = _read_items(body.items)
     session, status = await turns.resume(caller, conversation_id)
     if status.status not in ("idle", "preparing"):
         raise Busy(f"conversation {conversation_id!r} has a response in progress")
-    made = names.make_request_id(None)
+    made = ids.make_request_id(None)
     op_id = f"items-{made}"
-    refs = [{ITEM_REF: names.encode(names.MESSAGE, conversation_id, f"#{op_id}.{n}")} for n, _ in enumerate(said)]
+    refs = [{ITEM_REF: ids.encode(ids.MESSAGE, conversation_id, f"#{op_id}.{n}")} for n, _ in enumerate(said)]
     known = await _read_messages(session, conversation_id)
     added = asks.make_snapshot(said, refs, calls=f"{made}-")
     await session.replace_context([*known, *added], op_id=op_id)
@@ -200,7 +199,7 @@ async def _read_messages(session: Session, name: str) -> list[dict[str, Any]]:
             case MessagePayload() as message:
                 call_id = entry.refs.get("call_id")
                 is_reply = message.role == "assistant" and call_id
-                own = names.encode(names.MESSAGE, name, str(call_id)) if is_reply else names.name_seq(name, entry.seq)
+                own = ids.encode(ids.MESSAGE, name, str(call_id)) if is_reply else ids.name_seq(name, entry.seq)
                 shown: dict[str, Any] = {**message.message}
                 messages.append({**shown, "refs": {ITEM_REF: own}})
     return messages

@@ -11,25 +11,29 @@ the new reply is longer than what was sent. If it begins with that, the text goe
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Generator, Iterator
+from collections.abc import Collection, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from clew.serve.openai import items, names
+from clew.serve.error_words import TENANT, Reader
+from clew.serve.openai import ids, items
 from clew.serve.openai.frames import Frame, make_error, make_response, read_time
-from clew.serve.tenants import TENANT, Reader
 from clew.session.events import (
     ApprovalRequired,
+    Change,
     EntryCommitted,
-    Restarted,
+    LiveTurn,
     ResultRequired,
     SessionEvent,
     SubagentWaiting,
     TextAdded,
     ThinkingAdded,
+    Voided,
+    Waits,
 )
 from clew_workflows.contract.messages import ToolCall
 from clew_workflows.contract.outcomes import Usage
+from clew_workflows.contract.outputs import LiveStatus
 from clew_workflows.contract.payloads import (
     ApprovalPayload,
     AssistantMessage,
@@ -38,7 +42,6 @@ from clew_workflows.contract.payloads import (
     ToolMessage,
     UserMessage,
 )
-from clew_workflows.thread.entries import Entry
 
 PIECE_CHARACTERS = 24
 """Most characters of a word that one event has."""
@@ -120,13 +123,11 @@ class _OpenCall:
         call: The call.
         is_function: It is one of the caller's functions.
         is_new: The reply that has it belongs to this response.
-        waits: It waits for the caller.
     """
 
     call: ToolCall
     is_function: bool
     is_new: bool = True
-    waits: bool = False
 
 
 class ResponseEvents:
@@ -166,10 +167,10 @@ class ResponseEvents:
         self._usage = Usage()
         self._reply: _Reply | None = None
         self._unjudged: tuple[_Growing, dict[str, Any]] | None = None
+        self._turn = LiveTurn()
         self._calls: dict[str, _OpenCall] = {}
         self._earlier = {call["id"]: call for call in _list_calls(begun) if call["name"] not in functions}
         self._may_approve = may_approve
-        self._stop_reason: str | None = None
 
     @property
     def last_number(self) -> int:
@@ -185,34 +186,48 @@ class ResponseEvents:
         for kind in ("response.created", "response.in_progress"):
             yield self._emit(kind, response=self.response)
 
-    def take(self, event: SessionEvent) -> Iterator[Event]:
-        """Make the events that an event of the session leads to."""
-        if self.is_over:
+    def take(self, event: SessionEvent | LiveStatus) -> Iterator[Event]:
+        """Make the events that an event of the session, or its status behind them, leads to."""
+        if isinstance(event, EntryCommitted) and items.is_given(event.entry):
             return
-        match event:
-            case ThinkingAdded() | TextAdded():
-                yield from self._grow(event)
-            case Restarted():
-                self._begin_reply(event.call_id, event.attempt)
-            case ApprovalRequired() if self._may_approve:
-                yield from self.wait_for(approvals=[event.tool_call_id])
-            case ResultRequired() if self._find_function(event.tool_call_id):
-                yield from self.wait_for(results=[event.tool_call_id])
-            case ApprovalRequired() | ResultRequired() | SubagentWaiting():
-                yield self._tell_waiting(event)
-            case EntryCommitted(entry=entry):
-                yield from self._take_entry(entry)
+        for change in self._turn.take(event):
+            if not self.is_over:
+                yield from self._encode(change)
 
-    def wait_for(self, *, approvals: Collection[str] = (), results: Collection[str] = ()) -> Iterator[Event]:
-        """Note which calls wait for decisions and for results. The response ends when all its open calls wait."""
-        for call_id in approvals if self._may_approve else ():
-            if opened := self._find_call(call_id):
-                opened.waits = True
-        for call_id in results:
-            if known := self._find_function(call_id):
-                known.waits = True
-        if self._calls and all(opened.waits for opened in self._calls.values()):
-            yield from self._end_waiting()
+    def _encode(self, change: Change) -> Iterator[Event]:
+        match change:
+            case TextAdded() if not self._turn.text.has_gap:
+                reply = self._begin_reply(change.call_id, change.attempt)
+                reply.text = self._turn.text.text
+                yield from self._close_reasoning(reply)
+                yield from self._send(reply, "text", reply.text, is_complete=False)
+            case ThinkingAdded() if not self._turn.thinking.has_gap:
+                reply = self._begin_reply(change.call_id, change.attempt)
+                reply.thinking = self._turn.thinking.text
+                # The reasoning behind the beginning of the text is in the response at the end.
+                if reply.message_item is None and not _is_closed(reply.reasoning_item):
+                    yield from self._send(reply, "thinking", reply.thinking, is_complete=False)
+            case Voided():
+                self._begin_reply(change.call_id, change.attempt)
+            case ApprovalRequired() if self._may_approve:
+                pass
+            case ResultRequired() if self._is_function(change.tool_call_id):
+                pass
+            case ApprovalRequired() | ResultRequired() | SubagentWaiting():
+                yield self._tell_waiting(change)
+            case Waits() if not change.others_run:
+                yield from self._wait(change)
+            case EntryCommitted():
+                yield from self._take_entry(change)
+
+    def _wait(self, waits: Waits) -> Iterator[Event]:
+        """End the response if all that its calls wait for is the caller's."""
+        are_own = self._may_approve or not waits.approvals
+        if are_own and all(self._is_function(call.tool_call_id) for call in waits.results):
+            found = (self._find_call(call.tool_call_id) for call in waits.approvals)
+            undecided = [call for call in found if call]
+            if undecided or waits.results:
+                yield from self._end_waiting(undecided)
 
     def _find_call(self, call_id: str) -> _OpenCall | None:
         """Find a call that has no result; one of the reply before is opened again."""
@@ -220,10 +235,10 @@ class ResponseEvents:
             self._calls[call_id] = _OpenCall(call, is_function=False, is_new=False)
         return self._calls.get(call_id)
 
-    def _find_function(self, call_id: str) -> _OpenCall | None:
-        """Find a call of one of the caller's functions. Calls of other external tools wait for somebody else."""
+    def _is_function(self, call_id: str) -> bool:
+        """Whether a call is one of the caller's functions. Those of other external tools wait for somebody else."""
         known = self._calls.get(call_id)
-        return known if known and known.is_function else None
+        return known is not None and known.is_function
 
     def _tell_waiting(self, event: ApprovalRequired | ResultRequired | SubagentWaiting) -> Event:
         """Tell of a call that waits for somebody else. The event has no number of its own: each reading has it."""
@@ -238,22 +253,6 @@ class ResponseEvents:
         return {"type": WAITING, "sequence_number": self.last_number, **call, **asked}
 
     # Replies.
-
-    def _grow(self, added: TextAdded | ThinkingAdded) -> Iterator[Event]:
-        reply = self._begin_reply(added.call_id, added.attempt)
-        known = reply.thinking if isinstance(added, ThinkingAdded) else reply.text
-        if added.offset > len(known):
-            return  # A part is missing: the entry has it.
-        text = known[: added.offset] + added.text
-        if isinstance(added, ThinkingAdded):
-            reply.thinking = text
-            # The reasoning behind the beginning of the text is in the response at the end.
-            if reply.message_item is None and not _is_closed(reply.reasoning_item):
-                yield from self._send(reply, "thinking", text, is_complete=False)
-        else:
-            reply.text = text
-            yield from self._close_reasoning(reply)
-            yield from self._send(reply, "text", text, is_complete=False)
 
     def _begin_reply(self, call_id: str, attempt: int) -> _Reply:
         """Begin a reply, or one of its attempts: the text so far is void."""
@@ -311,9 +310,9 @@ class ResponseEvents:
 
     def _open(self, reply: _Reply, what: str) -> Generator[Event, None, _Growing]:
         """Open the item of a text or of a reasoning, and return it."""
-        kind = names.MESSAGE if what == "text" else names.REASONING
+        kind = ids.MESSAGE if what == "text" else ids.REASONING
         again = (str(reply.attempt),) if reply.voided else ()
-        name = names.encode(kind, self.frame.name.session_id, reply.call_id, *again)
+        name = ids.encode(kind, self.frame.name.session_id, reply.call_id, *again)
         item = _Growing(name, self._next_index, self._number - reply.numbered_from)
         self._next_index += 1
         if what == "text":
@@ -346,14 +345,15 @@ class ResponseEvents:
 
     # Entries.
 
-    def _take_entry(self, entry: Entry) -> Iterator[Event]:
-        match entry.body if entry.kind in ("ai_message", "approval", "error", "run") else None:
-            case AssistantMessage() as reply if not items.is_given(entry):
+    def _take_entry(self, committed: EntryCommitted) -> Iterator[Event]:
+        entry = committed.entry
+        match committed.body:
+            case AssistantMessage() as reply:
                 yield from self._judge(is_void=False)
-                yield from self._take_reply(entry, reply)
+                yield from self._take_reply(committed.call_id, reply)
             case UserMessage() as sent:
                 yield from self._judge(is_void=sent.source == items.REPAIR)
-            case ToolMessage() as result if not result.late:
+            case ToolMessage(late=False) as result:
                 yield from self._take_result(result)
             case ApprovalPayload() as decision if self._may_approve:
                 yield from self._take_decision(decision)
@@ -363,12 +363,10 @@ class ResponseEvents:
                 yield from self._judge(is_void=False)
                 yield from self._end(outcome, read_time(entry.at))
 
-    def _take_reply(self, entry: Entry, committed: AssistantMessage) -> Iterator[Event]:
-        call_id = entry.refs.get("call_id", "")
+    def _take_reply(self, call_id: str, committed: AssistantMessage) -> Iterator[Event]:
         reply = self._begin_reply(call_id, committed.recipe.attempt if committed.recipe else 1)
         if committed.recipe:
             self._usage = self._usage.plus(committed.recipe.call_usage)
-            self._stop_reason = committed.recipe.stop_reason
         reply.thinking, reply.text = committed.thinking or "", committed.text
         yield from self._close_reasoning(reply)
         if reply.thinking and reply.reasoning_item:
@@ -450,16 +448,11 @@ class ResponseEvents:
         )
 
     def _take_decision(self, decision: ApprovalPayload) -> Iterator[Event]:
-        if decision.tool_call_id in self._earlier:
-            # The caller has decided to begin this part: the call runs, or is denied.
-            self._find_call(decision.tool_call_id)
-        elif decision.tool_call_id in self._calls and self._calls[decision.tool_call_id].is_new:
+        # A call of the reply before runs, or is denied: the caller has decided to begin this part.
+        known = self._find_call(decision.tool_call_id)
+        if known is not None and known.is_new:
             # It waited, and somebody has decided. What follows belongs to the next response.
-            for opened in self._calls.values():
-                opened.waits = True
-            yield from self._end_waiting()
-        elif decided := self._calls.get(decision.tool_call_id):
-            decided.waits = False
+            yield from self._end_waiting([call for call in self._calls.values() if not call.is_function])
 
     def _take_result(self, result: ToolMessage) -> Iterator[Event]:
         opened = self._calls.get(result.tool_call_id)
@@ -480,22 +473,20 @@ class ResponseEvents:
             ("response.mcp_call_arguments.done", {"arguments": made["arguments"]}),
             (f"response.mcp_call.{ending}", {}),
         )
-        yield from self.wait_for()
 
     # The end.
 
-    def _end_waiting(self) -> Iterator[Event]:
+    def _end_waiting(self, undecided: Iterable[_OpenCall] = ()) -> Iterator[Event]:
         """End the response: it goes on in the next one, with the results and decisions that the caller sends."""
-        for opened in self._calls.values():
-            if not opened.is_function and opened.waits:
-                yield from self._add(items.make_approval_request(self.frame.name.session_id, opened.call))
+        for opened in undecided:
+            yield from self._add(items.make_approval_request(self.frame.name.session_id, opened.call))
         yield from self._finish("completed")
 
     def _end(self, outcome: RunPayload, at: float) -> Iterator[Event]:
         match outcome.status, outcome.termination_reason:
             case "completed", "max_iterations":
                 yield from self._finish("incomplete", incomplete="max_messages")
-            case "completed", _ if self._stop_reason == "length":
+            case "completed", _ if self._turn.stop_reason == "length":
                 yield from self._finish("incomplete", incomplete="max_output_tokens")
             case "completed", _:
                 yield from self._finish("completed", completed_at=int(at))
@@ -512,7 +503,7 @@ class ResponseEvents:
         yield from self._drop_reply()
         shown = self._reader.show_error(outcome.error)
         text = shown.message if shown else ""
-        name = names.encode(names.MESSAGE, self.frame.name.session_id, f"refusal-{outcome.iterations}")
+        name = ids.encode(ids.MESSAGE, self.frame.name.session_id, f"refusal-{outcome.iterations}")
         made = items.make_refusal(name, text)
         part, place = made["content"][0], {"content_index": 0}
         yield from self._add(

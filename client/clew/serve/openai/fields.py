@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import ValidationError
 
-from clew.serve.openai import inputs
+from clew.serve.openai import bodies
 from clew.serve.openai.refusals import (
     UnsupportedParameter,
     UnsupportedValue,
@@ -20,7 +20,7 @@ from clew.serve.openai.refusals import (
 )
 
 Support = Literal["served", "differs", "refused"]
-B = TypeVar("B", bound=inputs.Body)
+B = TypeVar("B", bound=bodies.Body)
 
 RESPONSES: Mapping[str, tuple[Support, str]] = {
     "background": ("served", "`GET` and `cancel` work for every response, in the background or not."),
@@ -138,7 +138,7 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 
 def _find_neutral(name: str) -> tuple[Any, ...]:
     own = _NEUTRAL.get(name, ())
-    return own if name == "web_search_options" else (*inputs.NEUTRAL, *own)
+    return own if name == "web_search_options" else (*bodies.NEUTRAL, *own)
 
 
 def read_body(model: type[B], body: Mapping[str, Any], fields: Mapping[str, tuple[Support, str]]) -> B:

@@ -9,7 +9,8 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from clew.serve.openai.names import ResponseName
+from clew.serve.error_words import WORDS
+from clew.serve.openai.ids import ResponseName
 from clew_workflows.contract.outcomes import OutcomeError, Usage
 from clew_workflows.contract.payloads import ConfigPayload, UserMessage
 from clew_workflows.thread.entries import Entry
@@ -30,17 +31,6 @@ _BACKGROUND, PREVIOUS, _FORMAT, _STORE, _SUMMARY, _TIER, KEY, BODY = (
 )
 REPEATED = ("user", "safety_identifier", "prompt_cache_key")
 """Fields of a request that its response repeats, and that have no other effect."""
-INVALID_PROMPT = frozenset(
-    {
-        "bad_request",
-        "content_refused",
-        "context_length_exceeded",
-        "context_overflow",
-        "invalid_input",
-        "refused_by_hook",
-    }
-)
-"""The types of errors whose cause is what the caller has sent."""
 
 
 @dataclass(frozen=True)
@@ -123,43 +113,24 @@ def read_frame(name: ResponseName, message: Entry | None, config: Entry | None) 
         message: The user's message that the request began with; None: it has not entered the thread.
         config: The configuration that was in force then; None: there is none yet.
     """
-    configured = config.read(ConfigPayload) if config else None
-    model = (configured.agent.name if configured.agent else configured.model) if configured else ""
     if message is None:
-        return Frame(name, 0.0, model)
+        return Frame(name, 0.0, _name_model(config) or "")
     sent = message.read(UserMessage)
-    settings = sent.settings or {}
-    metadata = dict(sent.metadata or {})
-    echo = _read_echo(metadata.pop(ECHO, None))
-    functions = settings.get("external_tools")
-    if functions is None:
-        functions = (configured.external_tools or ()) if configured else ()
-    return Frame(
-        name,
-        int(read_time(message.at)),
-        settings.get("model") or model,
-        instructions=(settings.get("context_policy") or {}).get("system_prompt"),
-        metadata=metadata,
-        functions=tuple(functions),
-        options=settings.get("model_options") or {},
-        defaults=configured.config.model_options.model_dump(exclude_none=True) if configured else {},
-        output_schema=sent.output_schema,
-        echo=echo,
-    )
+    own = {**(sent.settings or {}), "metadata": sent.metadata, "output_schema": sent.output_schema}
+    defaults = config.read(ConfigPayload).config.model_options.model_dump(exclude_none=True) if config else {}
+    return follow_settings(Frame(name, int(read_time(message.at)), "", defaults=defaults), own, config)
 
 
 def follow_settings(frame: Frame, settings: Mapping[str, Any], config: Entry | None) -> Frame:
     """Make the frame of a part that has settings of its own (`RunSettings`), from that of the part before."""
-    configured = config.read(ConfigPayload) if config else None
     metadata = dict(settings.get("metadata") or {})
     echo = _read_echo(metadata.pop(ECHO, None))
     functions = settings.get("external_tools")
     if functions is None:
-        functions = (configured.external_tools or ()) if configured else ()
-    model = (configured.agent.name if configured.agent else configured.model) if configured else frame.model
+        functions = (config.read(ConfigPayload).external_tools if config else None) or ()
     return replace(
         frame,
-        model=settings.get("model") or settings.get("agent") or model,
+        model=settings.get("model") or settings.get("agent") or _name_model(config) or frame.model,
         instructions=(settings.get("context_policy") or {}).get("system_prompt"),
         metadata=metadata,
         functions=tuple(functions),
@@ -167,6 +138,14 @@ def follow_settings(frame: Frame, settings: Mapping[str, Any], config: Entry | N
         output_schema=settings.get("output_schema"),
         echo=echo,
     )
+
+
+def _name_model(config: Entry | None) -> str | None:
+    """Name the agent, or the model, of a configuration."""
+    if config is None:
+        return None
+    configured = config.read(ConfigPayload)
+    return configured.agent.name if configured.agent else configured.model
 
 
 def _read_echo(text: str | None) -> dict[str, Any]:
@@ -254,12 +233,15 @@ def make_usage(usage: Usage) -> dict[str, Any]:
     }
 
 
+_CODES = {400: "invalid_prompt", 429: "rate_limit_exceeded"}
+"""The API's codes of failed responses, by the statuses of their words."""
+
+
 def make_error(error: OutcomeError | None, reason: str) -> dict[str, str]:
     """Make the error of a failed response. Its message begins with the contract's word."""
     word = error.type if error else reason
-    code = "rate_limit_exceeded" if word == "rate_limited" else "server_error"
     return {
-        "code": "invalid_prompt" if word in INVALID_PROMPT else code,
+        "code": _CODES.get(WORDS[word][0] if word in WORDS else 500, "server_error"),
         "message": f"{word}: {error.message}" if error else word,
     }
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from clew.serve.openai import names
+from clew.serve.openai import ids
 from clew_workflows.contract.content import Content, Part
 from clew_workflows.contract.messages import Citation, Message, ProviderCall, ToolCall
 from clew_workflows.contract.payloads import (
@@ -68,9 +68,9 @@ def make_reasoning(name: str, text: str, status: str = "completed") -> dict[str,
 def make_function_call(session_id: str, call: ToolCall, status: str = "completed") -> dict[str, Any]:
     """Make the item of a call of one of the caller's functions."""
     return {
-        "id": names.encode(names.FUNCTION_CALL, session_id, call["id"]),
+        "id": ids.encode(ids.FUNCTION_CALL, session_id, call["id"]),
         "type": "function_call",
-        "call_id": names.encode(names.CALL, session_id, call["id"]),
+        "call_id": ids.encode(ids.CALL, session_id, call["id"]),
         "name": call["name"],
         "arguments": dump_arguments(call["arguments"]),
         "status": status,
@@ -82,7 +82,7 @@ def make_server_call(
 ) -> dict[str, Any]:
     """Make the item of a call that the session has run itself: a call of an MCP server's tool."""
     made = {
-        "id": names.encode(names.SERVER_CALL, session_id, call["id"]),
+        "id": ids.encode(ids.SERVER_CALL, session_id, call["id"]),
         "type": "mcp_call",
         "server_label": SERVER_LABEL,
         "name": call["name"],
@@ -101,7 +101,7 @@ def make_server_call(
 def make_approval_request(session_id: str, call: ToolCall) -> dict[str, Any]:
     """Make the item of a call that waits for a person's decision."""
     return {
-        "id": names.encode(names.APPROVAL_REQUEST, session_id, call["id"]),
+        "id": ids.encode(ids.APPROVAL_REQUEST, session_id, call["id"]),
         "type": "mcp_approval_request",
         "server_label": SERVER_LABEL,
         "name": call["name"],
@@ -117,7 +117,7 @@ def make_provider_call(session_id: str, call_id: str, number: int, call: Provide
             query = call.get("input", "")
             sources = [{"type": "url", "url": source["url"]} for source in call.get("sources", ())]
             return {
-                "id": names.encode(names.SEARCH, session_id, call_id, str(number)),
+                "id": ids.encode(ids.SEARCH, session_id, call_id, str(number)),
                 "type": "web_search_call",
                 "status": "failed" if failed else "completed",
                 "action": {"type": "search", "query": query, "queries": [query], "sources": sources},
@@ -125,7 +125,7 @@ def make_provider_call(session_id: str, call_id: str, number: int, call: Provide
         case "code_execution":
             output = call.get("error") or call.get("output")
             return {
-                "id": names.encode(names.CODE, session_id, call_id, str(number)),
+                "id": ids.encode(ids.CODE, session_id, call_id, str(number)),
                 "type": "code_interpreter_call",
                 "status": "failed" if failed else "completed",
                 "code": call.get("input"),
@@ -142,9 +142,9 @@ def make_function_output(session_id: str, result: ToolMessage) -> dict[str, Any]
 
 def _make_output(session_id: str, tool_call_id: str, output: str) -> dict[str, Any]:
     return {
-        "id": names.encode(names.FUNCTION_OUTPUT, session_id, tool_call_id),
+        "id": ids.encode(ids.FUNCTION_OUTPUT, session_id, tool_call_id),
         "type": "function_call_output",
-        "call_id": names.encode(names.CALL, session_id, tool_call_id),
+        "call_id": ids.encode(ids.CALL, session_id, tool_call_id),
         "output": output,
         "status": "completed",
     }
@@ -165,7 +165,8 @@ def _convert_part(part: Part) -> dict[str, Any]:
     blob = described.get("blob")
     if described["type"] == "image":
         file_id = blob["digest"] if blob else None
-        return {"type": "input_image", "detail": "auto", "file_id": file_id, "image_url": described.get("url")}
+        detail = described.get("detail", "auto")
+        return {"type": "input_image", "detail": detail, "file_id": file_id, "image_url": described.get("url")}
     return {"type": "input_file", "file_id": blob["digest"], "filename": blob.get("name")}
 
 
@@ -202,7 +203,7 @@ class ThreadItems:
                 if sent.source == REPAIR:
                     self._drop_reply()
                 else:
-                    self.items.append(make_input_message(names.name_seq(self._session_id, entry.seq), sent.content))
+                    self.items.append(make_input_message(ids.name_seq(self._session_id, entry.seq), sent.content))
             case AssistantMessage() as reply:
                 # What came with a message has the caller's calls alone.
                 own = functions | {call["name"] for call in reply.tool_calls or ()} if is_given(entry) else functions
@@ -219,9 +220,9 @@ class ThreadItems:
     ) -> Iterator[dict[str, Any]]:
         call_id = entry.refs.get("call_id") or f"#{entry.seq}"
         if reply.thinking:
-            yield make_reasoning(names.encode(names.REASONING, self._session_id, call_id), reply.thinking)
+            yield make_reasoning(ids.encode(ids.REASONING, self._session_id, call_id), reply.thinking)
         if reply.text or not reply.tool_calls:
-            name = names.encode(names.MESSAGE, self._session_id, call_id)
+            name = ids.encode(ids.MESSAGE, self._session_id, call_id)
             status = "incomplete" if reply.interrupted else "completed"
             yield make_message(name, "", status=status) | {"content": [make_text(reply.text, reply.citations or ())]}
         for number, provided in enumerate(reply.provider_calls or (), 1):
@@ -251,7 +252,7 @@ class ThreadItems:
         if call := self._calls.get(decision.tool_call_id):
             request = make_approval_request(self._session_id, call)
             response = {
-                "id": names.encode(names.APPROVAL_RESPONSE, self._session_id, decision.tool_call_id),
+                "id": ids.encode(ids.APPROVAL_RESPONSE, self._session_id, decision.tool_call_id),
                 "type": "mcp_approval_response",
                 "approval_request_id": request["id"],
                 "approve": decision.decision == "approve",
@@ -275,7 +276,7 @@ def list_snapshot_items(
 ) -> Iterator[dict[str, Any]]:
     """List the items of a snapshot's message: the one with a number, of the entry with a seq."""
     said: Message = message  # type: ignore[assignment]
-    name = (message.get("refs") or {}).get(ITEM_REF) or names.name_seq(session_id, seq, number)
+    name = (message.get("refs") or {}).get(ITEM_REF) or ids.name_seq(session_id, seq, number)
     match said["role"]:
         case "assistant":
             if text := _join(said["content"]):

@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
-from fastapi import HTTPException, Request, Response
-from fastapi.exceptions import RequestValidationError
+from fastapi import Request
 from fastapi.responses import JSONResponse
-from fastapi.routing import APIRoute
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from clew.serve.error_words import Reader
 from clew.serve.problems import (
     MAX_PART_CHARACTERS,
     MAX_PARTS,
-    PROBLEMS,
     Problem,
-    describe_invalid,
     find_reader,
     find_status,
-    find_word,
     make_body,
     make_headers,
 )
-from clew.serve.tenants import Reader
-from clew.serve.worker_watch import watch
-from clew_workflows.contract.errors import Busy, ClewError, EmptyContent
+from clew_workflows.contract.errors import Busy, ClewError, EmptyContent, find_word
 
 _TYPES = {
     HTTPStatus.UNAUTHORIZED: "authentication_error",
@@ -224,25 +218,3 @@ def make_error_response(request: Request, error: ClewError) -> JSONResponse:
     body = make_error_body(error, find_reader(request), is_chat=request.url.path.startswith("/v1/chat/"))
     request.state.problem = find_word(error)
     return JSONResponse(body, find_status(error), make_error_headers(error))
-
-
-class OpenAIRoute(APIRoute):
-    """A route whose errors have the form of this API."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return what answers a request."""
-        answer = super().get_route_handler()
-
-        async def answer_or_refuse(request: Request) -> Response:
-            try:
-                return await watch(request, answer(request))
-            except ClewError as error:
-                return make_error_response(request, error)
-            except RequestValidationError as error:
-                message, param = describe_invalid(error)
-                return make_error_response(request, InvalidValue(message, param=param))
-            except HTTPException as error:
-                problem = PROBLEMS.get(error.status_code, Problem)(str(error.detail))
-                return make_error_response(request, problem)
-
-        return answer_or_refuse

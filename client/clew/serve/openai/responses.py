@@ -9,10 +9,10 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from clew.serve.access import Authorized, Caller
-from clew.serve.openai import asks, fields, inputs, items, names, turns
-from clew.serve.openai.names import ResponseName
-from clew.serve.openai.refusals import InvalidValue, NotStored, OpenAIRoute, UnsupportedValue
-from clew.serve.openai.serving import (
+from clew.serve.openai import asks, bodies, fields, ids, items, turns
+from clew.serve.openai.ids import ResponseName
+from clew.serve.openai.refusals import InvalidValue, NotStored, UnsupportedValue
+from clew.serve.openai.routes import (
     IdempotencyKey,
     answer_or_leave,
     make_page,
@@ -22,17 +22,18 @@ from clew.serve.openai.serving import (
     send_events,
 )
 from clew.serve.openai.turns import Place, Turn
+from clew.serve.worker_watch import WatchedRoute
 from clew_workflows.contract.errors import Idle, NotFound, RequestMismatch
 from clew_workflows.contract.payloads import AssistantMessage, ToolMessage, UserMessage
 
-router = APIRouter(prefix="/v1/responses", tags=["responses"], route_class=OpenAIRoute)
+router = APIRouter(prefix="/v1/responses", tags=["responses"], route_class=WatchedRoute)
 
 
 @router.post("", operation_id="createResponse")
 async def create_response(
     caller: Authorized,
     request: Request,
-    body: Annotated[inputs.ResponseCreate, read_body(inputs.ResponseCreate, fields.RESPONSES)],
+    body: Annotated[bodies.ResponseCreate, read_body(bodies.ResponseCreate, fields.RESPONSES)],
     key: IdempotencyKey = None,
 ) -> Response:
     """Create a response: send a message to a session, or the results that a response waits for."""
@@ -47,7 +48,7 @@ async def create_response(
     return done if isinstance(done, Response) else JSONResponse(done.response)
 
 
-async def _find_place(caller: Caller, body: inputs.ResponseCreate, ask: asks.Ask) -> Place | None:
+async def _find_place(caller: Caller, body: bodies.ResponseCreate, ask: asks.Ask) -> Place | None:
     """Find where a response belongs: in the conversation that the request names, or the one its items come from."""
     # An empty id names nothing, as null does.
     conversation = body.conversation if isinstance(body.conversation, str | None) else body.conversation.id
@@ -153,7 +154,7 @@ def _list_inputs(turn: Turn, entries: Any) -> list[dict[str, Any]]:
     for entry in entries:
         match entry.body:
             case UserMessage() as message if _is_input(turn, message):
-                sent.append(items.make_input_message(names.name_seq(session_id, entry.seq), message.content))
+                sent.append(items.make_input_message(ids.name_seq(session_id, entry.seq), message.content))
             case ToolMessage() as result if result.tool_call_id in calls:
                 if result.name in functions:
                     sent.append(items.make_function_output(session_id, result))

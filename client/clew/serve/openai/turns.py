@@ -14,19 +14,19 @@ from http import HTTPStatus
 from typing import Any
 
 from clew.serve.access import UNRESOLVED, Caller
-from clew.serve.openai import names
+from clew.serve.error_words import Reader
+from clew.serve.openai import ids
 from clew.serve.openai.asks import Ask, Decision, make_snapshot, split_opening
+from clew.serve.openai.content_parts import Parts
 from clew.serve.openai.events import Event, ResponseEvents
 from clew.serve.openai.frames import BODY, KEY, PREVIOUS, Frame, follow_settings, read_frame, read_time
-from clew.serve.openai.names import ResponseName
-from clew.serve.openai.parts import Parts
+from clew.serve.openai.ids import ResponseName
 from clew.serve.openai.refusals import InvalidValue, MissingParameter, ModelNotFound, NotStored, UnsupportedValue
 from clew.serve.problems import TOO_LARGE, find_status
-from clew.serve.tenants import Reader
 from clew.session import Request, Session
-from clew.session.blobs import check_parts
-from clew.session.events import ApprovalRequired, EntryCommitted, SessionEvent
+from clew.session.events import read_live_status
 from clew.session.events.feed import Feed
+from clew.session.session_blobs import check_parts
 from clew.session.transport import make_input
 from clew_workflows.contract import GET_BLOB_WORKFLOW, GetBlobInput
 from clew_workflows.contract.errors import (
@@ -43,14 +43,8 @@ from clew_workflows.contract.errors import (
 )
 from clew_workflows.contract.messages import ToolCall
 from clew_workflows.contract.names import AGENT_NAME, MODEL_NAME
-from clew_workflows.contract.outputs import BlobPage, SessionStatus
-from clew_workflows.contract.payloads import (
-    ApprovalPayload,
-    AssistantMessage,
-    RunPayload,
-    ToolMessage,
-    UserMessage,
-)
+from clew_workflows.contract.outputs import BlobPage, LiveStatus, SessionStatus
+from clew_workflows.contract.payloads import ApprovalPayload, AssistantMessage, RunPayload, ToolMessage, UserMessage
 from clew_workflows.thread.entries import Entry
 
 IDLE_SECONDS = 3600
@@ -133,20 +127,20 @@ async def begin(caller: Caller, ask: Ask, place: Place | None, key: str | None) 
     has_agent = place is not None or ask.agent is not None
     wish = _Wish(caller, ask, key, caller.check_message(ask.make_message_options(), has_agent=has_agent))
     if place is None:
-        return await _begin_session(wish, names.make_session_id(key))
+        return await _begin_session(wish, ids.make_session_id(key))
     try:
         session, status = await resume(caller, place.session_id)
     except NotFound as error:
         if not (place.creates or place.is_guessed):
             param = "previous_response_id" if place.is_named else "conversation"
             raise NotStored(str(error), param=param) from None
-        new_id = place.session_id if place.creates else names.make_session_id(key)
+        new_id = place.session_id if place.creates else ids.make_session_id(key)
         return await _begin_session(wish, new_id)
     if ask.results or ask.decisions:
         return await _go_on(wish, session, status, place.session_id)
     if not ask.content:
         raise MissingParameter("there is no new message: the last one is the assistant's", param="input")
-    if key and await _knows(session, status, names.make_request_id(key)):
+    if key and await _knows(session, status, ids.make_request_id(key)):
         # The request is a repetition. The session may wait for what follows it.
         _, own = _find_changes(status, ask)
         return await _send_message(wish, session, place.session_id, own, shown=_find_model(status, ask))
@@ -159,7 +153,7 @@ async def begin(caller: Caller, ask: Ask, place: Place | None, key: str | None) 
 async def find_place(caller: Caller, ask: Ask) -> Place | None:
     """Find the session that the items of an input come from; None: they come from none of this tenant."""
     named = ask.find_place()
-    parts = names.decode(named, *names.THREAD_KINDS) if named else None
+    parts = ids.decode(named, *ids.THREAD_KINDS) if named else None
     if not parts or len(parts) < 2:
         return None
     session_id, within = parts[0], parts[1]
@@ -344,23 +338,13 @@ async def _send_message(
     content: Parts | None = None,
     shown: str | None = None,
 ) -> Turn:
-    ask, request_id = wish.ask, names.make_request_id(wish.key)
+    ask, request_id = wish.ask, ids.make_request_id(wish.key)
     content = await _describe_blobs(session, ask.content if content is None else content)
     try:
         sent = await session.message(content, request_id=request_id, **wish.options, **own)
     except RequestReused as error:
         raise (error if wish.key is None else RequestReused(KEY_REUSED)) from None
-    frame = Frame(
-        ResponseName(session_id, request_id),
-        int(time.time()),
-        shown or ask.model or "",
-        instructions=ask.instructions,
-        metadata=ask.metadata,
-        functions=ask.functions,
-        options=ask.options,
-        output_schema=ask.output_schema,
-        echo=ask.echo,
-    )
+    frame = Frame(ResponseName(session_id, request_id), int(time.time()), shown or ask.model or "", **ask.repeated)
     return Turn(session, frame, sent=sent)
 
 
@@ -370,7 +354,7 @@ async def _describe_blobs(session: Session, content: Parts) -> Parts:
     for part in content:
         if isinstance(part, Mapping) and "digest" in part:
             blob = (await _read_blob_page(session, part["digest"])).blob
-            described.append({"type": part["type"], "blob": dict(blob)})
+            described.append({name: value for name, value in part.items() if name != "digest"} | {"blob": dict(blob)})
         else:
             described.append(part)
     return described
@@ -444,7 +428,7 @@ async def _find_end(session: Session, response: ResponseName, *, is_named: bool)
 
 
 async def _fork(wish: _Wish, session: Session, at_seq: int) -> Turn:
-    session_id = names.make_session_id(wish.key)
+    session_id = ids.make_session_id(wish.key)
     scoped = wish.caller.scope(session_id)
     await wish.caller.check_room(scoped)
     forked = await session.fork(at_seq, scoped)
@@ -464,10 +448,10 @@ def _refuse_waiting(session_id: str, status: SessionStatus) -> None:
     functions = {tool["name"] for tool in status.config.get("external_tools") or ()}
     for call in status.pending_external_calls:
         if call.name in functions:
-            name = names.encode(names.CALL, session_id, call.tool_call_id)
+            name = ids.encode(ids.CALL, session_id, call.tool_call_id)
             raise InvalidValue(f"No tool output found for function call {name}.", param="input")
     for approval in status.pending_approvals:
-        name = names.encode(names.APPROVAL_REQUEST, session_id, approval.tool_call_id)
+        name = ids.encode(ids.APPROVAL_REQUEST, session_id, approval.tool_call_id)
         raise InvalidValue(f"No decision found for approval request {name}.", param="input")
 
 
@@ -485,16 +469,11 @@ async def _go_on(wish: _Wish, session: Session, status: SessionStatus, session_i
     for call in status.pending_external_calls:
         # A repeated request finds the calls of a later reply.
         if call.tool_call_id in own and call.name in functions and call.tool_call_id not in results:
-            name = names.encode(names.CALL, session_id, call.tool_call_id)
+            name = ids.encode(ids.CALL, session_id, call.tool_call_id)
             raise InvalidValue(f"No tool output found for function call {name}.", param="input")
     if ask.content and status.request_id == turn.request_id:
         content = await _describe_blobs(session, ask.content)
-        await session.steer(
-            content,
-            at="step",
-            input_id=name_input(turn),
-            expected_request_id=turn.request_id,
-        )
+        await session.steer(content, at="step", input_id=name_input(turn), expected_request_id=turn.request_id)
     # The run goes on behind the last one, which brings the settings.
     last = [*decisions, *results][-1]
     for call_id, decision in decisions.items():
@@ -509,16 +488,8 @@ async def _go_on(wish: _Wish, session: Session, status: SessionStatus, session_i
             is_new = call_id != last
     if settings is None or not is_new:
         return turn
-    frame = replace(
-        turn.frame,
-        model=_find_model(status, ask),
-        instructions=ask.instructions,
-        metadata=ask.metadata,
-        functions=ask.functions,
-        options=ask.options,
-        output_schema=ask.output_schema,
-        echo={**ask.echo, PREVIOUS: turn.frame.echo.get(PREVIOUS)},
-    )
+    echo = {**ask.echo, PREVIOUS: turn.frame.echo.get(PREVIOUS)}
+    frame = replace(turn.frame, **{**ask.repeated, "model": _find_model(status, ask), "echo": echo})
     return replace(turn, frame=frame, functions=frozenset(functions))
 
 
@@ -532,12 +503,10 @@ def _find_settings(wish: _Wish, frame: Frame, status: SessionStatus) -> dict[str
     ask = wish.ask
     changes, own = _find_changes(status, ask)
     wish.caller.check_config({"agent": changes.get("agent"), "model": own.get("model")}, changes=True)
-    functions = list(map(_describe_function, frame.functions))
-    echo = {name: value for name, value in frame.echo.items() if name != PREVIOUS}
-    own_echo = {name: value for name, value in ask.echo.items() if name != PREVIOUS}
-    known = (frame.instructions, dict(frame.options), frame.output_schema, functions, dict(frame.metadata), echo)
-    wanted = (ask.instructions, ask.options, ask.output_schema, list(ask.functions), ask.metadata, own_echo)
-    if known == wanted and ask.model in (None, frame.model, status.model):
+    before = {name: getattr(frame, name) for name in ask.repeated}
+    before |= {"functions": tuple(map(_describe_function, frame.functions)), "echo": {**frame.echo, PREVIOUS: None}}
+    after = {**ask.repeated, "echo": {**ask.echo, PREVIOUS: None}}
+    if before == after and ask.model in (None, frame.model, status.model):
         return None
     return {**wish.options, **own, **({"agent": changes["agent"]} if "agent" in changes else {})}
 
@@ -560,7 +529,7 @@ def name_input(turn: Turn) -> str:
 
 def _read_call_name(session_id: str, name: str) -> str:
     """Read the name of a call as callers have it. A session's own name is one, too."""
-    parts = names.decode(name, names.CALL, names.FUNCTION_CALL)
+    parts = ids.decode(name, ids.CALL, ids.FUNCTION_CALL)
     if parts is None:
         return name
     if len(parts) != 2 or parts[0] != session_id:
@@ -569,7 +538,7 @@ def _read_call_name(session_id: str, name: str) -> str:
 
 
 def _read_approval_name(session_id: str, name: str) -> str:
-    parts = names.decode(name, names.APPROVAL_REQUEST)
+    parts = ids.decode(name, ids.APPROVAL_REQUEST)
     if parts is None or len(parts) != 2 or parts[0] != session_id:
         raise InvalidValue(f"No approval request found with id {name[:200]}.", param="input")
     return parts[1]
@@ -630,52 +599,14 @@ async def follow(turn: Turn, events: ResponseEvents) -> AsyncGenerator[Event, No
     """
     for made in events.begin():
         yield made
-    async with aclosing(_follow_session(turn)) as following:
+    request = turn.sent or turn.session.request(turn.request_id)
+    async with aclosing(request._follow(behind=turn.begun, is_fresh=turn.sent is None)) as following:
         async for event in following:
             for made in events.take(event):
                 yield made
             if events.is_over:
                 return
     raise Closed(f"session {turn.frame.name.session_id!r} has ended before the response")
-
-
-async def _follow_session(turn: Turn) -> AsyncGenerator[SessionEvent, None]:
-    if turn.begun is None:
-        request = turn.sent or turn.session.request(turn.request_id)
-        async with aclosing(request.events()) as events:
-            async for event in events:
-                yield event
-        return
-    run_id = turn.begun.refs.get("run_id")
-    # The viewers of a session share what was read of it, perhaps before the caller's decisions: those entries come
-    # first, and then the calls that still wait.
-    status = await _read_status(turn)
-    rev, seen, held = status.rev if status else 0, turn.begun.seq + 1, list[ApprovalRequired]()
-    async with aclosing(turn.session.follow(turn.begun.seq + 1)) as following:
-        async for event in following:
-            if isinstance(event, EntryCommitted):
-                seen = event.seq + 1
-            if turn.request_id == event.request_id or (run_id is not None and run_id == event.run_id):
-                if isinstance(event, ApprovalRequired) and seen < rev:
-                    held.append(event)
-                    continue
-                yield event
-                if isinstance(event, EntryCommitted) and event.entry.kind == "run":
-                    return
-            if held and seen >= rev:
-                status = await _read_status(turn)
-                pending = {call.tool_call_id for call in status.pending_approvals} if status else set()
-                for waiting in held:
-                    if waiting.tool_call_id in pending:
-                        yield waiting
-                held = []
-
-
-async def _read_status(turn: Turn) -> SessionStatus | None:
-    """Read the status of a turn's session; None: the session has ended, and waits for nothing."""
-    with suppress(Closed, NotFound):
-        return await turn.session.status()
-    return None
 
 
 # Read a response again.
@@ -742,11 +673,7 @@ def _read_frame_of(name: ResponseName, entries: Sequence[Entry], configs: Sequen
             previous, part = part, replace(name, after_seq=reply.seq)
             following = next((other.seq for other in replies if other.seq > reply.seq), None)
             if set_by:
-                frame = follow_settings(
-                    frame,
-                    _get_settings(set_by),
-                    _find_config(configs, following),
-                )
+                frame = follow_settings(frame, _get_settings(set_by), _find_config(configs, following))
             frame = replace(frame, name=part, echo={**frame.echo, PREVIOUS: previous.id})
     return frame
 
@@ -768,21 +695,17 @@ def _answers(entry: Entry, calls: Sequence[ToolCall]) -> bool:
     return isinstance(body := entry.body, ToolMessage | ApprovalPayload) and body.tool_call_id in ids
 
 
-def fold(turn: Turn, entries: Sequence[Entry], status: SessionStatus | None, reader: Reader) -> ResponseEvents:
-    """Make a response from the entries of its request, and the calls that wait now."""
+def fold(turn: Turn, entries: Sequence[Entry], status: LiveStatus | None, reader: Reader) -> ResponseEvents:
+    """Make a response from the entries of its request, and the session's status now."""
     events = turn.make_events(reader)
     after = turn.begun.seq if turn.begun else -1
     feed = Feed(after + 1)
     for entry in entries:
         if entry.seq > after:
             for event in feed.take_entry(entry):
-                for _ in events.take(event):
-                    pass
+                list(events.take(event))
     if status and status.request_id == turn.request_id:
-        approvals = [call.tool_call_id for call in status.pending_approvals]
-        results = [call.tool_call_id for call in status.pending_external_calls]
-        for _ in events.wait_for(approvals=approvals, results=results):
-            pass
+        list(events.take(status))
     return events
 
 
@@ -793,9 +716,9 @@ def has_ended(entries: Sequence[Entry]) -> bool:
 
 async def read_response(turn: Turn, entries: Sequence[Entry], reader: Reader) -> dict[str, Any]:
     """Read a response as it is now."""
-    status = None if has_ended(entries) else await _read_status(turn)
-    events = fold(turn, entries, status, reader)
+    live = None if has_ended(entries) else await read_live_status(turn.session._handle)
+    events = fold(turn, entries, live, reader)
     if events.is_over:
         return events.response
-    waits = status is not None and turn.request_id in status.queued_request_ids
+    waits = live is not None and turn.request_id in (await turn.session.status()).queued_request_ids
     return events.describe("queued" if waits else "in_progress")

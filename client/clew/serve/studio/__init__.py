@@ -1,8 +1,8 @@
 """The studio: pages for people, on the same routes as every other caller.
 
-`page/` has the files, which need no build, and `vendor/` those of other projects, as npm has them. A browser loads
-them without a key. All that they show they ask of `/v1` with the key that a person has entered: the studio can do
-what that key can do, and nothing else. It adds one route, that of windows: what each model call saw.
+`page/` has its files, which need no build; it shares scripts and styles with the page of `clew.report`. A browser
+loads them without a key. All that they show they ask of `/v1` with the key that a person has entered: the studio can
+do what that key can do, and nothing else. It adds one route, that of windows: what each model call saw.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse, RedirectResponse
 
-from clew.report.making import list_newest_calls
-from clew.report.types import Call
+from clew.report.making import make_overview
+from clew.report.page_document import SHARED_FOLDERS
+from clew.report.report_types import Overview
 from clew.serve.access import Authorized
 from clew.serve.answers import ErrorBody, answer
 from clew.serve.worker_watch import WatchedRoute
-from clew_workflows.contract.outcomes import Output
 
 MOST_CALLS = 50
 """Most model calls whose windows are listed at once."""
@@ -42,33 +42,23 @@ _HEADERS = {
 }
 
 
-class CallList(Output):
-    """What model calls saw.
-
-    Attributes:
-        calls: The newest model calls in order, each with its window.
-    """
-
-    calls: tuple[Call, ...]
-
-
 router = APIRouter(route_class=WatchedRoute)
 
 
 @router.get(
     "/v1/sessions/{session_id}/windows",
     tags=["sessions"],
-    response_model=CallList,
+    response_model=Overview,
     responses={"default": {"model": ErrorBody}},
 )
 async def list_windows(
     caller: Authorized, session_id: str, limit: Annotated[int, Query(ge=1, le=MOST_CALLS)] = 20
 ) -> JSONResponse:
-    """List the newest model calls with their windows: what each one saw, and what was left out and why."""
+    """Read the timeline, and the newest model calls: what each one saw, and what was left out and why."""
     session = caller.session(session_id)
     entries = [caller.reader.show_entry(entry) async for entry in session.read()]
     # Contexts of long threads take a second to build.
-    return answer(caller, CallList(calls=await asyncio.to_thread(list_newest_calls, entries, limit)))
+    return answer(caller, await asyncio.to_thread(make_overview, entries, limit))
 
 
 @router.get(PATH.rstrip("/"), include_in_schema=False)
@@ -107,7 +97,7 @@ class _Page:
 
 def _read_pages() -> dict[str, _Page]:
     """Read the files of the studio."""
-    folders = [files("clew.serve.studio") / name for name in ("page", "vendor")]
+    folders = [files("clew.serve.studio") / "page", *SHARED_FOLDERS]
     every = [file for folder in folders for file in folder.iterdir() if file.name.rpartition(".")[2] in _TYPES]
     return {file.name: _Page(file.name, file.read_bytes()) for file in every}
 

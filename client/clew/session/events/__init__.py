@@ -1,12 +1,10 @@
 """Following sessions: typed events, made from entries, statuses and heartbeats.
 
-`types` has the events. `feed` makes them, purely, from what a hub in `follow` reads: one hub serves all viewers of a
-session in this process. `server` asks the server. `open_calls` folds events to the tool calls that wait.
+`event_types` has the events. `feed` makes them, purely, from what a hub in `follow` reads: one hub serves all viewers
+of a session in this process. `history_polls` asks the server. `turn` folds events to the changes that faces encode.
 """
 
-from clew.session.events.follow import follow_request, follow_session, wait_for_decision
-from clew.session.events.open_calls import OpenCalls
-from clew.session.events.types import (
+from clew.session.events.event_types import (
     ApprovalRequired,
     EntryCommitted,
     Restarted,
@@ -21,11 +19,14 @@ from clew.session.events.types import (
     ToolProgressed,
     ToolStarted,
 )
+from clew.session.events.follow import follow_request, follow_session, read_live_status, wait_for_decision
+from clew.session.events.turn import Change, LiveTurn, Voided, Waits
 
 __all__ = [
     "ApprovalRequired",
+    "Change",
     "EntryCommitted",
-    "OpenCalls",
+    "LiveTurn",
     "Restarted",
     "ResultRequired",
     "Retrying",
@@ -37,7 +38,10 @@ __all__ = [
     "ToolFinished",
     "ToolProgressed",
     "ToolStarted",
+    "Voided",
+    "Waits",
     "follow_request",
     "follow_session",
+    "read_live_status",
     "wait_for_decision",
 ]

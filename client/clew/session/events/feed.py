@@ -6,10 +6,10 @@ Nothing is queued. A viewer that is slow finds a later snapshot and gets all tha
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
-from clew.session.events.types import (
+from clew.session.events.event_types import (
     ApprovalRequired,
     EntryCommitted,
     Restarted,
@@ -24,7 +24,8 @@ from clew.session.events.types import (
     ToolProgressed,
     ToolStarted,
 )
-from clew.session.reading import WaitingCall
+from clew.session.events.turn import Growing
+from clew.session.session_reads import WaitingCall
 from clew_workflows.contract.messages import ToolCall
 from clew_workflows.contract.outputs import LiveStatus, PendingCall, ReplyProgress, ToolProgress
 from clew_workflows.contract.payloads import ApprovalPayload, AssistantMessage, RunPayload, ToolMessage
@@ -93,37 +94,6 @@ class Snapshot:
 C = TypeVar("C", bound=PendingCall)
 
 
-@dataclass(frozen=True, slots=True)
-class _Shown:
-    """The part of a growing text that the viewer has.
-
-    Attributes:
-        kept: Characters from the beginning on without a gap.
-        upto: Characters up to the end of the newest part.
-        tail: That part, to compare it with the committed text.
-    """
-
-    kept: int = 0
-    upto: int = 0
-    tail: str = ""
-
-    def add(self, offset: int, text: str) -> tuple[_Shown, int, str]:
-        """Add the newest part of the text; returns the offset and the text of the new characters."""
-        start = max(self.upto, offset)
-        new = text[start - offset :]
-        if not new:
-            return self, start, ""
-        end = offset + len(text)
-        kept = end if start == self.kept else self.kept
-        return _Shown(kept, end, text), start, new
-
-    def complete(self, text: str) -> tuple[int, str]:
-        """Find what the viewer lacks of the committed text: its offset, and the characters."""
-        start = self.upto - len(self.tail)
-        kept = self.kept if text[start : self.upto] == self.tail else 0
-        return kept, text[kept:]
-
-
 @dataclass(slots=True)
 class _ShownReply:
     """The part of a reply that the viewer has.
@@ -137,8 +107,8 @@ class _ShownReply:
 
     call_id: str
     attempt: int = 1
-    text: _Shown = _Shown()
-    thinking: _Shown = _Shown()
+    text: Growing = field(default_factory=Growing)
+    thinking: Growing = field(default_factory=Growing)
 
 
 class Feed:
@@ -164,7 +134,9 @@ class Feed:
         self.next_seq = entry.seq + 1
         match entry.body if entry.kind in ("ai_message", "approval", "run") else None:
             case AssistantMessage() as reply:
-                yield from self._complete_reply(entry, reply)
+                # Otherwise it came with a message: no model call has written it.
+                if "call_id" in entry.refs:
+                    yield from self._complete_reply(entry, reply)
                 self._begin_round(reply)
             case ToolMessage() as result if not result.late:
                 yield from self._finish_call(entry, result)
@@ -175,8 +147,7 @@ class Feed:
                 self._announced.discard(decision.tool_call_id)
             case RunPayload():
                 self._reply, self._retries, self._of_subagents = None, {}, set()
-        refs = entry.refs
-        yield EntryCommitted(request_id=refs.get("request_id"), run_id=refs.get("run_id"), seq=entry.seq, entry=entry)
+        yield EntryCommitted(**_get_entry_refs(entry), seq=entry.seq, entry=entry)
 
     def take_snapshot(self, snapshot: Snapshot) -> Iterator[SessionEvent]:
         """Make the events that follow from a snapshot whose entries have all been taken."""
@@ -188,7 +159,7 @@ class Feed:
             return
         if self._status != (status.status, status.request_id):
             self._status = (status.status, status.request_id)
-            yield StatusChanged(request_id=status.request_id, run_id=status.run_id, status=status.status)
+            yield StatusChanged(**_get_refs(status), status=status.status)
         yield from self._announce_calls(status)
         yield from self._announce_calls_of_subagents(snapshot.of_subagents, status)
         for flight in snapshot.flights:
@@ -198,10 +169,10 @@ class Feed:
                 yield from self._take_tool(flight, flight.progress, status)
 
     def _complete_reply(self, entry: Entry, reply: AssistantMessage) -> Iterator[SessionEvent]:
-        call_id = entry.refs.get("call_id", "")
+        call_id = entry.refs["call_id"]
         attempt = reply.recipe.attempt if reply.recipe else 1
         shown, self._reply = self._reply, None
-        refs: dict[str, Any] = {"request_id": entry.refs.get("request_id"), "run_id": entry.refs.get("run_id")}
+        refs = _get_entry_refs(entry)
         if shown is None or shown.call_id != call_id:
             shown = _ShownReply(call_id, attempt)
         elif shown.attempt != attempt:
@@ -212,7 +183,7 @@ class Feed:
             (TextAdded, reply.text, shown.text),
         ):
             offset, text = known.complete(committed)
-            if text or (made is TextAdded and offset < known.upto):
+            if text or (made is TextAdded and offset < known.end):
                 yield made(**refs, call_id=call_id, attempt=attempt, offset=offset, text=text)
 
     def _begin_round(self, reply: AssistantMessage) -> None:
@@ -221,7 +192,7 @@ class Feed:
 
     def _finish_call(self, entry: Entry, result: ToolMessage) -> Iterator[SessionEvent]:
         call_id = result.tool_call_id
-        refs: dict[str, Any] = {"request_id": entry.refs.get("request_id"), "run_id": entry.refs.get("run_id")}
+        refs = _get_entry_refs(entry)
         call = self._calls.pop(call_id, None)
         if call is not None and call_id not in self._announced:
             arguments = call["arguments"] if result.edited_arguments is None else result.edited_arguments
@@ -231,19 +202,13 @@ class Feed:
         yield ToolFinished(**refs, tool_call_id=call_id, name=name, is_error=result.is_error or result.in_doubt)
 
     def _announce_calls(self, status: LiveStatus) -> Iterator[SessionEvent]:
-        refs: dict[str, Any] = {"request_id": status.request_id, "run_id": status.run_id}
+        refs = _get_refs(status)
         for call in self._take_new(status.pending_approvals):
-            yield ApprovalRequired(**refs, tool_call_id=call.tool_call_id, name=call.name, arguments=call.arguments)
+            yield ApprovalRequired(**refs, **dict(call))
         for call in self._take_new(status.pending_external_calls):
-            yield ResultRequired(
-                **refs,
-                tool_call_id=call.tool_call_id,
-                name=call.name,
-                arguments=call.arguments,
-                expires_at=call.expires_at,
-            )
+            yield ResultRequired(**refs, **dict(call))
         for call in self._take_new(status.running_calls):
-            yield ToolStarted(**refs, tool_call_id=call.tool_call_id, name=call.name, arguments=call.arguments)
+            yield ToolStarted(**refs, **dict(call))
 
     def _announce_calls_of_subagents(
         self, calls: tuple[WaitingCall, ...], status: LiveStatus
@@ -252,15 +217,8 @@ class Feed:
             named = (waiting.session_id, waiting.call.tool_call_id)
             if status.running_calls and named not in self._of_subagents:
                 self._of_subagents.add(named)
-                yield SubagentWaiting(
-                    request_id=status.request_id,
-                    run_id=status.run_id,
-                    session_id=waiting.session_id,
-                    needs=waiting.needs,
-                    tool_call_id=waiting.call.tool_call_id,
-                    name=waiting.call.name,
-                    arguments=waiting.call.arguments,
-                )
+                call = {name: value for name, value in waiting.call if name in PendingCall.model_fields}
+                yield SubagentWaiting(**_get_refs(status), session_id=waiting.session_id, needs=waiting.needs, **call)
 
     def _take_new(self, calls: tuple[C, ...]) -> Iterator[C]:
         for call in calls:
@@ -272,7 +230,7 @@ class Feed:
         call_id = progress.tool_call_id
         if all(call.tool_call_id != call_id for call in status.running_calls):
             return
-        refs: dict[str, Any] = {"request_id": progress.request_id, "run_id": progress.run_id}
+        refs = _get_refs(progress)
         if retry := self._take_retry(flight):
             yield Retrying(**refs, tool_call_id=call_id, **retry)
         if progress.text is not None and progress != self._reports.get(call_id):
@@ -285,7 +243,7 @@ class Feed:
         progress = flight.progress if isinstance(flight.progress, ReplyProgress) else None
         if status.call_id is None or (progress and progress.call_id != status.call_id):
             return
-        refs: dict[str, Any] = {"request_id": status.request_id, "run_id": status.run_id}
+        refs = _get_refs(status)
         if self._reply is None or self._reply.call_id != status.call_id:
             self._reply = _ShownReply(status.call_id)
         shown = self._reply
@@ -297,10 +255,10 @@ class Feed:
             shown = self._reply = _ShownReply(shown.call_id, progress.attempt)
             yield Restarted(**refs, call_id=shown.call_id, attempt=shown.attempt)
         ids: dict[str, Any] = {**refs, "call_id": shown.call_id, "attempt": shown.attempt}
-        shown.thinking, offset, new = shown.thinking.add(progress.thinking_offset, progress.thinking or "")
+        offset, new = shown.thinking.add(progress.thinking_offset, progress.thinking or "")
         if new:
             yield ThinkingAdded(**ids, offset=offset, text=new)
-        shown.text, offset, new = shown.text.add(progress.offset, progress.text)
+        offset, new = shown.text.add(progress.offset, progress.text)
         if new:
             yield TextAdded(**ids, offset=offset, text=new)
 
@@ -310,9 +268,12 @@ class Feed:
         if retry is None or self._retries.get(flight.activity_id) == retry.attempt:
             return None
         self._retries[flight.activity_id] = retry.attempt
-        return {
-            "attempt": retry.attempt,
-            "error": retry.error,
-            "message": retry.message,
-            "next_at": retry.next_at,
-        }
+        return asdict(retry)
+
+
+def _get_refs(of: LiveStatus | ToolProgress) -> dict[str, Any]:
+    return {"request_id": of.request_id, "run_id": of.run_id}
+
+
+def _get_entry_refs(entry: Entry) -> dict[str, Any]:
+    return {"request_id": entry.refs.get("request_id"), "run_id": entry.refs.get("run_id")}

@@ -22,8 +22,9 @@ from temporalio.api.enums.v1 import WorkflowExecutionStatus
 from temporalio.client import Client
 from temporalio.exceptions import TemporalError
 
+from clew.session.events.event_types import EntryCommitted, SessionEvent
 from clew.session.events.feed import CLOSED, HIBERNATED, Feed, Flight, Snapshot
-from clew.session.events.server import (
+from clew.session.events.history_polls import (
     FIRST_PAUSE_SECONDS,
     LONGEST_PAUSE_SECONDS,
     Execution,
@@ -33,9 +34,8 @@ from clew.session.events.server import (
     read_flights,
     watch_history,
 )
-from clew.session.events.types import EntryCommitted, SessionEvent
 from clew.session.handle import SessionHandle
-from clew.session.reading import FollowedParts, list_calls_of_subagents, read_entries, read_newest_entry
+from clew.session.session_reads import FollowedParts, list_calls_of_subagents, read_entries, read_newest_entry
 from clew.session.transport import Pauses
 from clew_workflows.contract import EntriesQuery, FollowQuery
 from clew_workflows.contract.errors import ClewError, Closed, Interrupted, NotFound, UnknownRequest
@@ -78,8 +78,13 @@ _hubs: weakref.WeakKeyDictionary[Client, weakref.WeakValueDictionary[tuple[int, 
 )
 
 
-async def follow_session(handle: SessionHandle, from_seq: int | None) -> AsyncGenerator[SessionEvent, None]:
-    """Yield a session's events from a seq on; None: from the next entry on. Ends after the session was closed."""
+async def follow_session(
+    handle: SessionHandle, from_seq: int | None
+) -> AsyncGenerator[SessionEvent | LiveStatus, None]:
+    """Yield a session's events from a seq on; None: from the next entry on. Ends after the session was closed.
+
+    After all events that have led to it comes the session's status, whenever it was read anew.
+    """
     hub = get_hub(handle)
     with hub.join():
         async with aclosing(_view(hub, from_seq)) as events:
@@ -88,35 +93,54 @@ async def follow_session(handle: SessionHandle, from_seq: int | None) -> AsyncGe
 
 
 async def follow_request(
-    handle: SessionHandle, request_id: str, wait_for_outcome: Callable[[], Awaitable[object]]
-) -> AsyncGenerator[SessionEvent, None]:
-    """Yield the events of a request, from its first entry to its outcome.
+    handle: SessionHandle,
+    request_id: str,
+    wait_for_outcome: Callable[[], Awaitable[object]],
+    *,
+    behind: Entry | None = None,
+    is_fresh: bool = False,
+) -> AsyncGenerator[SessionEvent | LiveStatus, None]:
+    """Yield the events of a request, from its first entry to its outcome, with the session's status while it runs.
+
+    Args:
+        handle: The session.
+        request_id: The request.
+        wait_for_outcome: Waits for the request's outcome.
+        behind: The entry behind which they begin; None: all of them.
+        is_fresh: No status comes that may be older than the call: what was decided and answered before is in it.
 
     Raises:
         Refusal: The session has refused the message after it had accepted it; `wait_for_outcome` says so.
         UnknownRequest: The session knows no request with this id.
     """
     hub = get_hub(handle)
-    selection = _RequestEvents(request_id)
+    selection = _RequestEvents(request_id, behind)
     with hub.join():
-        try:
-            from_seq = await _share_start(hub, request_id)
-        except UnknownRequest:
-            # The request of a session that has ended meanwhile is in the archive.
-            with suppress(Closed):
-                await wait_for_decision(handle, request_id, partial(persist, wait_for_outcome))
-            from_seq = await _share_start(hub, request_id)
+        if behind is not None:
+            from_seq = behind.seq + 1
+        else:
+            try:
+                from_seq = await _share_start(hub, request_id)
+            except UnknownRequest:
+                # The request of a session that has ended meanwhile is in the archive.
+                with suppress(Closed):
+                    await wait_for_decision(handle, request_id, partial(persist, wait_for_outcome))
+                from_seq = await _share_start(hub, request_id)
+        # The viewers of a session share what was read of it.
+        newest = await read_live_status(handle) if is_fresh else None
         async with aclosing(_view(hub, from_seq)) as events:
             async for event in events:
+                if newest and isinstance(event, LiveStatus) and event.rev < newest.rev:
+                    continue
                 if selection.includes(event):
                     yield event
                 if selection.is_outcome(event):
                     return
 
 
-async def _view(hub: Hub, from_seq: int | None) -> AsyncGenerator[SessionEvent, None]:
+async def _view(hub: Hub, from_seq: int | None) -> AsyncGenerator[SessionEvent | LiveStatus, None]:
     snapshot = await hub.wait_for_snapshot()
-    feed = Feed(snapshot.next_seq if from_seq is None else from_seq)
+    feed, told = Feed(snapshot.next_seq if from_seq is None else from_seq), None
     while True:
         while feed.next_seq < (snapshot := hub.snapshot).next_seq:
             for entry in await hub.read_block(feed.next_seq):
@@ -124,6 +148,8 @@ async def _view(hub: Hub, from_seq: int | None) -> AsyncGenerator[SessionEvent, 
                     yield event
         for event in feed.take_snapshot(snapshot):
             yield event
+        if snapshot.status is not None and snapshot.status is not told:
+            yield (told := snapshot.status)
         if snapshot.ended == CLOSED:
             return
         await hub.wait_for_snapshot(snapshot)
@@ -132,12 +158,12 @@ async def _view(hub: Hub, from_seq: int | None) -> AsyncGenerator[SessionEvent, 
 class _RequestEvents:
     """Selects the events of one request: its own, and those of the run that serves it."""
 
-    def __init__(self, request_id: str) -> None:
+    def __init__(self, request_id: str, behind: Entry | None = None) -> None:
         self._request_id = request_id
-        self._run_ids: set[str] = set()
+        self._run_ids = {behind.refs["run_id"]} if behind and "run_id" in behind.refs else set[str]()
 
-    def includes(self, event: SessionEvent) -> bool:
-        """Whether an event belongs to the request."""
+    def includes(self, event: SessionEvent | LiveStatus) -> bool:
+        """Whether an event, or a status, belongs to the request."""
         is_own = event.request_id == self._request_id
         if isinstance(event, EntryCommitted):
             if is_own and event.run_id:
@@ -146,7 +172,7 @@ class _RequestEvents:
                 return is_own
         return is_own or event.run_id in self._run_ids
 
-    def is_outcome(self, event: SessionEvent) -> bool:
+    def is_outcome(self, event: SessionEvent | LiveStatus) -> bool:
         """Whether an event is the entry with the request's outcome."""
         return (
             isinstance(event, EntryCommitted) and event.entry.kind == "run" and event.request_id == self._request_id
@@ -193,8 +219,7 @@ async def _find_start(handle: SessionHandle, request_id: str, status: LiveStatus
     query = EntriesQuery(request_id=request_id, limit=1)
     try:
         if status is None or request_id not in status.unfinished_request_ids:
-            answer = await handle.query("follow", FollowQuery(), only_open=True)
-            status = LiveStatus.model_validate(answer["status"])
+            status = await _query_status(handle)
         page = await handle.query_entries(query, only_open=True)
     except (Closed, NotFound):
         page = status = None
@@ -205,6 +230,18 @@ async def _find_start(handle: SessionHandle, request_id: str, status: LiveStatus
     async for entry in read_entries(handle, query):
         return entry.seq
     raise UnknownRequest(f"session {handle.session_id!r} knows no request {request_id!r}")
+
+
+async def _query_status(handle: SessionHandle) -> LiveStatus:
+    answer = await handle.query("follow", FollowQuery(), only_open=True)
+    return LiveStatus.model_validate(answer["status"])
+
+
+async def read_live_status(handle: SessionHandle) -> LiveStatus | None:
+    """Read the status; None: the session has ended, and waits for nothing."""
+    with suppress(Closed, NotFound):
+        return await _query_status(handle)
+    return None
 
 
 def get_hub(handle: SessionHandle) -> Hub:
@@ -397,8 +434,7 @@ class Hub:
         """Query the entries since the last time, and the status after them."""
         known = self._snapshot
         if known is None:
-            page = await self.handle.query("follow", FollowQuery(), only_open=True)
-            status = LiveStatus.model_validate(page["status"])
+            status = await _query_status(self.handle)
             self._publish(Snapshot(status.rev, status))
             return
         parts = FollowedParts(self.handle)

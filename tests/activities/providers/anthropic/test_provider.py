@@ -16,8 +16,8 @@ from clew_activities.providers.anthropic.provider import Anthropic, make_provide
 from clew_activities.providers.anthropic.stream import AnthropicDecoder
 from clew_activities.providers.dialects import ANTHROPIC, MESSAGES_DIALECTS
 from clew_activities.providers.encoders import compare_request, dump_body
-from clew_activities.providers.errors import ProviderError
 from clew_activities.providers.fit_tools import fit_name
+from clew_activities.providers.provider_errors import ProviderError
 from clew_workflows.contract.messages import Message, canonicalize
 from clew_workflows.contract.payloads import SentRequest
 from tests.support.provider_server import (
@@ -747,7 +747,7 @@ def test_prompts_that_are_cached_for_an_hour_are_counted_apart() -> None:
 @pytest.mark.parametrize("name", sorted({*MESSAGES_DIALECTS} - {"anthropic", "gateway"}))
 def test_another_server_gets_nothing_of_anthropics_alone(name: str) -> None:
     """No beta, no newest version, no format of the answer, no adaptive thinking, no options that it may refuse."""
-    provider = Anthropic("other", "http://other", "key-1234", betas=(), dialect=MESSAGES_DIALECTS[name])
+    provider = Anthropic("other", "http://other", api_key="key-1234", betas=(), dialect=MESSAGES_DIALECTS[name])
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
     request = make_request(
         HELLO, model="model-5.1", tools=[ADD], reasoning_effort="high", service_tier="auto", output_schema=schema

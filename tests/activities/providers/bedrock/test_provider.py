@@ -6,7 +6,7 @@ import hashlib
 import json
 import struct
 import sys
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 from typing import Any
 from zlib import crc32
 
@@ -17,12 +17,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clew_activities.providers import load_providers
-from clew_activities.providers.aws import EXCEPTION, SECONDS_BETWEEN_SEARCHES, AwsCredentials, read_event_stream
+from clew_activities.providers.aws import EXCEPTION, SECONDS_BETWEEN_SEARCHES, AwsCredentials, FrameParser
 from clew_activities.providers.bedrock.models import find_family
 from clew_activities.providers.bedrock.provider import Bedrock
 from clew_activities.providers.bedrock.stream import BedrockDecoder
 from clew_activities.providers.encoders import compare_request, dump_body
-from clew_activities.providers.errors import (
+from clew_activities.providers.http import HttpSettings, stream
+from clew_activities.providers.interface import ModelRequest, Signer
+from clew_activities.providers.loading import ProvidersUnusable
+from clew_activities.providers.provider_errors import (
     BadRequest,
     ContentRefused,
     ContextLengthExceeded,
@@ -37,9 +40,6 @@ from clew_activities.providers.errors import (
     Unauthorized,
     UnknownModel,
 )
-from clew_activities.providers.http import HttpSettings, stream
-from clew_activities.providers.interface import ModelRequest, Signer
-from clew_activities.providers.loading import ProvidersUnusable
 from clew_activities.providers.redaction import Redaction
 from clew_activities.providers.reply import RedactedDecoder
 from clew_workflows.contract.messages import Message
@@ -385,7 +385,7 @@ def test_a_reply_that_is_none_is_an_error_and_is_paid_for(reason: str, error: ty
 
 
 def make_provider(server: FakeServer) -> Bedrock:
-    return Bedrock("bedrock", server.url, "us-east-1", None, AwsCredentials(ENVIRON))
+    return Bedrock("bedrock", server.url, "us-east-1", AwsCredentials(ENVIRON))
 
 
 async def call(
@@ -612,7 +612,7 @@ async def test_a_worker_without_credentials_is_told_so(
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
-    provider = Bedrock("bedrock", server.url, "us-east-1", None, AwsCredentials({}))
+    provider = Bedrock("bedrock", server.url, "us-east-1", AwsCredentials({}))
     with pytest.raises(Unauthorized):
         await call(server, client, provider)
     assert server.received == []
@@ -648,7 +648,7 @@ def test_a_search_that_finds_no_credentials_is_not_repeated_at_once(monkeypatch:
 
 
 async def test_a_profile_that_there_is_not_can_be_corrected(server: FakeServer, client: httpx.AsyncClient) -> None:
-    provider = Bedrock("bedrock", server.url, "us-east-1", None, AwsCredentials({"AWS_PROFILE": "no-such-profile"}))
+    provider = Bedrock("bedrock", server.url, "us-east-1", AwsCredentials({"AWS_PROFILE": "no-such-profile"}))
     with pytest.raises(ProviderUnavailable):
         await call(server, client, provider)
 
@@ -712,7 +712,7 @@ async def test_a_worker_without_the_extra_does_not_read_a_stream_of_aws(
     server: FakeServer, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "botocore", None)
-    provider = Bedrock("bedrock", server.url, "us-east-1", "bedrock-api-key-x")
+    provider = Bedrock("bedrock", server.url, "us-east-1", api_key="bedrock-api-key-x")
     server.answer(FRAMES, content_type="application/vnd.amazon.eventstream")
     with pytest.raises(BadRequest) as caught:
         await call(server, client, provider)
@@ -770,20 +770,17 @@ def test_whatever_arrives_is_a_reply_that_can_be_stored_or_a_typed_error(events:
 
 
 @given(st.binary(max_size=200), st.integers(0, 250), st.integers(0, 60))
-async def test_damaged_frames_are_a_typed_error_or_events(noise: bytes, place: int, cut: int) -> None:
+def test_damaged_frames_are_a_typed_error_or_events(noise: bytes, place: int, cut: int) -> None:
     """Bytes that were changed, lost or added are found by the lengths and the checksums of the frames."""
     body = encode_event("contentBlockDelta", {"contentBlockIndex": 0, "delta": {"text": "x"}}) * 2
     damaged = body[:place] + noise + body[place + cut :]
-
-    async def send() -> AsyncIterator[bytes]:
-        for start in range(0, len(damaged), 7):
-            yield damaged[start : start + 7]
-
-    count = 0
+    parser, count = FrameParser(100_000), 0
     try:
-        async for name, _ in read_event_stream(send(), 100_000):
-            assert name == "contentBlockDelta"
-            count += 1
+        for start in range(0, len(damaged), 7):
+            for name, _ in parser.feed(damaged[start : start + 7]):
+                assert name == "contentBlockDelta"
+                count += 1
+        parser.finish()
     except TruncatedStream:
         assert damaged != body
     else:

@@ -6,7 +6,12 @@ from google.genai import types
 
 from clew_activities.providers.dialects import GOOGLE
 from clew_activities.providers.encoders import ENCODERS, dump_body
-from clew_activities.providers.errors import (
+from clew_activities.providers.fit_tools import fit_name
+from clew_activities.providers.google.provider import Google, make_providers
+from clew_activities.providers.google.schema import make_answer_schema
+from clew_activities.providers.google.stream import GoogleDecoder
+from clew_activities.providers.interface import ModelRequest
+from clew_activities.providers.provider_errors import (
     BadRequest,
     ContentRefused,
     ContextLengthExceeded,
@@ -23,11 +28,6 @@ from clew_activities.providers.errors import (
     Unauthorized,
     UnknownModel,
 )
-from clew_activities.providers.fit_tools import fit_name
-from clew_activities.providers.google.provider import Google, make_providers
-from clew_activities.providers.google.schema import make_answer_schema
-from clew_activities.providers.google.stream import GoogleDecoder
-from clew_activities.providers.interface import ModelRequest
 from clew_workflows.contract import ModelOptions
 from clew_workflows.contract.messages import Message
 from clew_workflows.protocol import ModelReply
@@ -35,7 +35,7 @@ from tests.providers.gemini_api import GEMINI_2_5, GEMINI_3, KEY
 from tests.providers.strict_server import Exchange, Sent
 from tests.support.provider_server import ADD, HELLO, decode, make_call, make_request, make_result
 
-OFFICIAL = Google("google", "https://generativelanguage.googleapis.com", KEY)
+OFFICIAL = Google("google", "https://generativelanguage.googleapis.com", api_key=KEY)
 VERTEX_URL = "https://europe-west4-aiplatform.googleapis.com/v1/projects/p/locations/europe-west4/publishers/google"
 VERTEX = Google("google", VERTEX_URL, access_token="ya29.token")
 GEMINI, OLDER = "gemini-3-pro-preview", "gemini-2.5-flash"

@@ -2,12 +2,9 @@
 
 Tested in other modules:
 
-`chat_stream`: test_chat, tests/activities/providers/test_hostile
-`families`: test_chat, tests/providers/test_matrix
-`models`: test_chat, test_responses
+`chat_stream`: test_chat, test_pages, tests/activities/providers/test_hostile
+`models`: test_chat, test_responses, tests/providers/test_matrix
 `provider`: tests/activities/providers/test_providers
 `responses_stream`: test_responses
 `schema`: test_chat, test_responses
-`server`: tests/activities/providers/test_providers, tests/activities/providers/test_echoes
-`tagged_text`: test_chat, tests/providers/test_matrix
 """

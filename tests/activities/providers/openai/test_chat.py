@@ -10,9 +10,9 @@ from openai.types.chat.completion_create_params import CompletionCreateParamsStr
 
 from clew_activities.providers.anthropic.provider import Anthropic
 from clew_activities.providers.dialects import DIALECTS, STRICT
-from clew_activities.providers.errors import ProviderError, TruncatedStream
 from clew_activities.providers.openai.chat import OpenAI
 from clew_activities.providers.openai.chat_stream import OpenAIDecoder
+from clew_activities.providers.provider_errors import ProviderError, TruncatedStream
 from clew_activities.providers.reply import MAX_TOOL_CALLS
 from clew_workflows.contract.messages import Message
 from clew_workflows.protocol import ModelReply

@@ -14,7 +14,10 @@ from hypothesis import strategies as st
 from openai.types.responses.response_create_params import ResponseCreateParamsStreaming
 
 from clew_activities.providers.encoders import compare_request, dump_body
-from clew_activities.providers.errors import (
+from clew_activities.providers.interface import ModelRequest
+from clew_activities.providers.openai.responses import Responses
+from clew_activities.providers.openai.responses_stream import MAX_ITEMS, ResponsesDecoder
+from clew_activities.providers.provider_errors import (
     BadRequest,
     ContentRefused,
     ContextLengthExceeded,
@@ -29,9 +32,6 @@ from clew_activities.providers.errors import (
     RateLimited,
     TruncatedStream,
 )
-from clew_activities.providers.interface import ModelRequest
-from clew_activities.providers.openai.responses import Responses
-from clew_activities.providers.openai.responses_stream import MAX_ITEMS, ResponsesDecoder
 from clew_activities.providers.reply import MAX_TOOL_CALLS
 from clew_workflows.contract.messages import Message, ProviderData
 from clew_workflows.contract.payloads import SentRequest

@@ -2,5 +2,5 @@
 
 Tested in other modules:
 
-`connection`: test_tools
+`mcp_connection`: test_mcp_tools
 """

@@ -10,9 +10,9 @@ import mcp_types as types
 import pytest
 from fastapi import Response
 
-from clew_activities.tools.mcp import connection
-from clew_activities.tools.mcp.settings import McpUnavailable
-from clew_activities.tools.mcp.tools import UnknownMcpTool
+from clew_activities.tools.mcp import mcp_connection
+from clew_activities.tools.mcp.mcp_settings import McpUnavailable
+from clew_activities.tools.mcp.mcp_tools import UnknownMcpTool
 from tests.support.odd_mcp_server import NEW, OLD, OddServer, Refusal, make_error, make_tool, use_server
 from tests.support.waiting import PATIENCE_SECONDS
 
@@ -112,7 +112,7 @@ async def test_a_list_ends_with_all_tools_whatever_the_cursors_are(version: str,
 
 async def test_a_page_that_never_comes_ends_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tools of the pages before are there, and the log says what is missing."""
-    monkeypatch.setattr(connection, "LIST_SECONDS", 0.2)
+    monkeypatch.setattr(mcp_connection, "LIST_SECONDS", 0.2)
     released = asyncio.Event()
     server = OddServer(list_page=_repeat_all)
     answer = server.answer
@@ -131,7 +131,7 @@ async def test_a_page_that_never_comes_ends_the_list(monkeypatch: pytest.MonkeyP
 async def test_the_tools_after_the_most_are_left_out(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(connection, "MAX_TOOLS", 2)
+    monkeypatch.setattr(mcp_connection, "MAX_TOOLS", 2)
     async with use_server(OddServer(list_page=_number_pages("a", "b"))) as tools:
         assert [tool.tool for tool in await tools.select("mcp:odd/*")] == ["one", "two"]
         with pytest.raises(UnknownMcpTool, match="over 2 tools"):
@@ -311,7 +311,7 @@ async def test_a_tool_whose_headers_are_not_valid_is_left_out() -> None:
 
 async def test_a_server_that_is_slow_to_answer_the_first_question_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is taken as an older one, says that it is not, and is asked again."""
-    monkeypatch.setattr(connection, "PROBE_SECONDS", 0.1)
+    monkeypatch.setattr(mcp_connection, "PROBE_SECONDS", 0.1)
     server = OddServer(NEW)
     answer = server.answer
     released = asyncio.Event()

@@ -12,7 +12,7 @@ import pytest
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCNotification
 
-from clew_activities.tools.mcp.settings import ProcessSettings
+from clew_activities.tools.mcp.mcp_settings import ProcessSettings
 from clew_activities.tools.mcp.transports import ServerProcess, run_server_process
 from clew_activities.worker.process import WorkerLoop
 from tests.support.waiting import PATIENCE_SECONDS

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from clew import Agent, tool
-from clew.cli.options import list_names
+from clew.cli.shared_options import list_names
 from clew.local import Reply, ToolCall
 from clew.local.scripted import Script
 from clew_workflows.contract.content import iterate_blobs

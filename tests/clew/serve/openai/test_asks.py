@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from clew.content import Audio, File, Image
-from clew.serve.openai import fields, inputs, names
+from clew.serve.openai import bodies, fields, ids
 from clew.serve.openai.asks import Ask, make_snapshot, read_chat, read_response
 from clew.serve.openai.frames import ECHO
 from clew.serve.openai.refusals import InvalidValue, UnsupportedValue
@@ -18,12 +18,12 @@ from clew_workflows.contract.errors import InvalidInput, TooLarge
 
 
 def ask_response(given: Any, **body: Any) -> Ask:
-    read = fields.read_body(inputs.ResponseCreate, {"model": "support", "input": given, **body}, fields.RESPONSES)
+    read = fields.read_body(bodies.ResponseCreate, {"model": "support", "input": given, **body}, fields.RESPONSES)
     return read_response(read)
 
 
 def ask_chat(*messages: Any, **body: Any) -> Ask:
-    read = fields.read_body(inputs.ChatCreate, {"model": "support", "messages": messages, **body}, fields.CHAT)
+    read = fields.read_body(bodies.ChatCreate, {"model": "support", "messages": messages, **body}, fields.CHAT)
     return read_chat(read)
 
 
@@ -108,14 +108,14 @@ def test_calls_and_results_belong_together(history: list[Any]) -> None:
 
 def test_an_item_names_its_session() -> None:
     """The newest item that this service has made names a session; ids of other services name none."""
-    own = names.encode(names.MESSAGE, "chat", "call-1")
+    own = ids.encode(ids.MESSAGE, "chat", "call-1")
     known = {"role": "assistant", "content": "Hi", "id": own}
     foreign = {"role": "assistant", "content": "Hi", "id": "msg_68c1a2"}
     new = {"role": "user", "content": "Hi"}
     assert ask_response([new, known, new]).find_place() == own
     assert ask_response([new, foreign, new]).find_place() is None
     assert ask_response([new, call("call_abc123"), new]).find_place() is None
-    result = {"type": "function_call_output", "call_id": names.encode(names.CALL, "chat", "t1"), "output": "x"}
+    result = {"type": "function_call_output", "call_id": ids.encode(ids.CALL, "chat", "t1"), "output": "x"}
     assert ask_response([new, result]).find_place() == result["call_id"]
 
 

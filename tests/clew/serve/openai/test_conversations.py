@@ -113,15 +113,19 @@ async def test_a_conversation_without_an_agent_takes_none(client: openai.AsyncOp
 
 
 @pytest.mark.slow
-async def test_all_approvals_that_wait_are_told(stack: Stack) -> None:
-    """A response has each request; after one is decided, the next one has the other, beside another viewer, too."""
+@pytest.mark.parametrize("scope", ["call", "round"])
+async def test_all_approvals_that_wait_are_told(stack: Stack, scope: Any) -> None:
+    """A response has each request; after one is decided, the next one has the other, beside another viewer, too.
+
+    Also where the call that is approved first waits for the decision about the other.
+    """
 
     def script(body: dict[str, Any]) -> Reply:
         if body["messages"][-1]["role"] == "user":
             return Reply("", [ToolCall("guarded", {}, "x"), ToolCall("guarded", {}, "y")])
         return Reply("all done")
 
-    agent = Agent("cleaner", model=stack.add_model(script), tools=[guarded])
+    agent = Agent("cleaner", model=stack.add_model(script), tools=[guarded], approval_scope=scope)
     clew = make_client(stack)
     async with (
         run_deployment(stack, clew, agent, tools=(guarded,)),
@@ -142,8 +146,9 @@ async def test_all_approvals_that_wait_are_told(stack: Stack) -> None:
                 return check(await client.responses.create(model="cleaner", input=sent))
 
             second = await decide(requests[0], approve=True)
-            assert [item.type for item in second.output] == ["mcp_call", "mcp_approval_request"]
-            assert second.output[1].id == requests[1].id
+            ran = ["mcp_call"] if scope == "call" else []
+            assert [item.type for item in second.output] == [*ran, "mcp_approval_request"]
+            assert second.output[-1].id == requests[1].id
             third = await decide(requests[1], approve=False)
             assert third.output_text == "all done"
 

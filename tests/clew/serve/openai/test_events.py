@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from clew.serve.openai.chunks import Chunks, ReplyRestarted
 from clew.serve.openai.events import ATTEMPT_NUMBERS, WAITING, Event, ResponseEvents, split_text
 from clew.serve.openai.frames import Frame, make_error
-from clew.serve.openai.names import ResponseName
+from clew.serve.openai.ids import ResponseName
 from clew.serve.openai.refusals import RequestEnded
 from clew.session.events import (
     ApprovalRequired,
@@ -28,6 +28,7 @@ from clew.session.events import (
 )
 from clew.session.events.feed import Feed
 from clew_workflows.contract.outcomes import OutcomeError
+from clew_workflows.contract.outputs import LiveStatus
 from clew_workflows.contract.payloads import AssistantMessage
 from clew_workflows.thread.entries import Entry
 
@@ -106,7 +107,21 @@ def commit(entry: Entry) -> EntryCommitted:
     return EntryCommitted(request_id=REQUEST, run_id="run-1", seq=entry.seq, entry=entry)
 
 
-def run(events: ResponseEvents, taken: Iterable[SessionEvent]) -> list[Event]:
+def wait(*, approval: str | None = None, result: str | None = None, runs: str | None = None) -> LiveStatus:
+    """Make the status of a session whose calls wait for an approval or for a result, or run."""
+
+    def list_calls(name: str | None, **fields: Any) -> list[dict[str, Any]]:
+        return [{"tool_call_id": name, "name": "tool", "arguments": {}, **fields}] if name else []
+
+    fields = {
+        "pending_approvals": list_calls(approval),
+        "pending_external_calls": list_calls(result, expires_at=""),
+        "running_calls": list_calls(runs),
+    }
+    return LiveStatus.model_validate({"rev": 9, "status": "awaiting_tools", "request_id": REQUEST, **fields})
+
+
+def run(events: ResponseEvents, taken: Iterable[SessionEvent | LiveStatus]) -> list[Event]:
     """Make the events, and check that each is of the API, with a number that rises, or tells of a call that waits."""
     made = [*events.begin(), *itertools.chain.from_iterable(map(events.take, taken))]
     numbered = [event for event in made if event["type"] != WAITING]
@@ -253,9 +268,10 @@ def test_calls_of_functions_end_a_response() -> None:
     waits = ResultRequired(
         request_id=REQUEST, run_id="run-1", tool_call_id="t0", name="look", arguments={}, expires_at="x"
     )
-    run(events, [commit(reply), waits])
+    run(events, [commit(reply), waits, wait(result="t0", runs="t1")])
     assert not events.is_over
-    made = list(events.take(commit(make_result(2, "t1", "other"))))
+    list(events.take(commit(make_result(2, "t1", "other"))))
+    made = list(events.take(wait(result="t0")))
     assert events.is_over
     assert made[-1]["type"] == "response.completed"
     kinds = [item["type"] for item in events.response["output"]]
@@ -279,7 +295,7 @@ def test_an_approval_ends_a_response_and_its_call_is_in_the_next() -> None:
     reply = make_reply(1, "", tool_calls=make_calls("pay"))
     asks = ApprovalRequired(request_id=REQUEST, run_id="run-1", tool_call_id="t0", name="pay", arguments={})
     first = ResponseEvents(make_frame())
-    run(first, [commit(reply), asks])
+    run(first, [commit(reply), asks, wait(approval="t0")])
     assert [item["type"] for item in first.response["output"]] == ["mcp_approval_request"]
     decision = make_entry(2, "approval", {"tool_call_id": "t0", "decision": "approve"}, tool_call_id="t0")
     rest = [decision, make_result(3, "t0", "pay", "paid"), make_reply(4, "Done.", "call-2"), make_run(5)]
@@ -290,9 +306,19 @@ def test_an_approval_ends_a_response_and_its_call_is_in_the_next() -> None:
     assert call["approval_request_id"] == first.response["output"][0]["id"]
     assert message["content"][0]["text"] == "Done."
     waiting = ResponseEvents(make_frame(), may_approve=False)
-    told = run(waiting, [commit(reply), asks])[-1]
+    told = run(waiting, [commit(reply), asks, wait(approval="t0")])[-1]
     assert (told["type"], told["session_id"], told["tool_call_id"]) == (WAITING, "chat", "t0")
     assert not waiting.is_over
+
+
+def test_a_call_that_waits_for_the_decision_about_another_does_not_hold_the_response() -> None:
+    """Of two approvals one is given: its call runs after the other decision, for which the response ends."""
+    reply = make_reply(1, "", tool_calls=make_calls("pay", "pay"))
+    decision = make_entry(2, "approval", {"tool_call_id": "t0", "decision": "approve"}, tool_call_id="t0")
+    events = ResponseEvents(make_frame(), reply.read(AssistantMessage))
+    run(events, [commit(decision), wait(approval="t1")])
+    assert events.is_over
+    assert [item["type"] for item in events.response["output"]] == ["mcp_approval_request"]
 
 
 @pytest.mark.parametrize(

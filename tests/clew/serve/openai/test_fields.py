@@ -9,18 +9,18 @@ import pytest
 from openai.types.chat import completion_create_params
 from openai.types.responses import response_create_params
 
-from clew.serve.openai import fields, inputs
+from clew.serve.openai import bodies, fields
 from clew.serve.openai.refusals import UnsupportedParameter
 
 RESPONSES = (
     fields.RESPONSES,
-    inputs.ResponseCreate,
+    bodies.ResponseCreate,
     response_create_params.ResponseCreateParamsBase,
     {"model": "support", "input": "Hi"},
 )
 CHAT = (
     fields.CHAT,
-    inputs.ChatCreate,
+    bodies.ChatCreate,
     completion_create_params.CompletionCreateParamsBase,
     {"model": "support", "messages": [{"role": "user", "content": "Hi"}]},
 )

@@ -11,7 +11,7 @@ from openai.types.responses.response_input_item_param import ResponseInputItemPa
 from typing_extensions import get_type_hints
 
 from clew.local import Reply
-from clew.serve.openai import asks, inputs
+from clew.serve.openai import asks, bodies
 from clew.serve.openai.refusals import InvalidValue, UnsupportedValue
 from tests.support.examples import mark_slow_except
 from tests.support.media import make_png
@@ -122,10 +122,10 @@ def test_neutral_values_of_what_is_not_served_are_taken(neutral: Any) -> None:
     """In items, in parts, in tools and in options, by both APIs."""
     part = {"type": "input_text", "text": "a", "wings": neutral}
     asks.read_items([{"role": "user", "content": [part], "wings": neutral}, {**CALL, "wings": neutral}])
-    inputs.ResponseCreate.model_validate({"reasoning": {"mode": neutral}, "text": {"wings": neutral}})
+    bodies.ResponseCreate.model_validate({"reasoning": {"mode": neutral}, "text": {"wings": neutral}})
     function = {"name": "a", "wings": neutral}
     message = {"role": "user", "content": [{"type": "text", "text": "a", "wings": neutral}], "wings": neutral}
-    inputs.ChatCreate.model_validate(
+    bodies.ChatCreate.model_validate(
         {"model": "m", "messages": [message], "tools": [{"type": "function", "function": function}]}
     )
 
@@ -171,7 +171,7 @@ def test_arguments_of_an_earlier_call_are_what_a_model_wrote(text: str | None, a
     (said,), _ = asks.read_items([{**CALL, "arguments": text}])
     assert said.calls[0].arguments == arguments
     call = {"id": "c", "type": "function", "function": {"name": "add", "arguments": text}}
-    body = inputs.ChatCreate.model_validate({"model": "m", "messages": [{"role": "assistant", "tool_calls": [call]}]})
+    body = bodies.ChatCreate.model_validate({"model": "m", "messages": [{"role": "assistant", "tool_calls": [call]}]})
     assert asks.read_chat(body).spoken[0].calls[0].arguments == arguments
 
 
@@ -233,7 +233,7 @@ async def test_the_detail_of_an_image_reaches_the_provider(
 
 
 def read_chat(*messages: dict[str, Any], **body: Any) -> asks.Ask:
-    return asks.read_chat(inputs.ChatCreate.model_validate({"model": "m", "messages": messages, **body}))
+    return asks.read_chat(bodies.ChatCreate.model_validate({"model": "m", "messages": messages, **body}))
 
 
 def test_results_answer_the_calls_of_their_id_in_order() -> None:
@@ -268,7 +268,7 @@ def test_messages_of_the_system_alone_are_answered() -> None:
     """The last one is; the others are instructions."""
     asked = read_chat({"role": "system", "content": "Be brief."}, {"role": "developer", "content": "Say hi."})
     assert (asked.instructions, asked.content) == ("Be brief.", ["Say hi."])
-    body = inputs.ResponseCreate.model_validate({"model": "m", "input": [{"role": "system", "content": "Say hi."}]})
+    body = bodies.ResponseCreate.model_validate({"model": "m", "input": [{"role": "system", "content": "Say hi."}]})
     asked = asks.read_response(body)
     assert (asked.instructions, asked.content) == (None, ["Say hi."])
 
@@ -303,7 +303,7 @@ def test_the_parameters_of_a_function_describe_an_object(parameters: dict[str, A
     """Also without saying so."""
     function = {"name": "look", "parameters": parameters}
     (chat,) = read_chat(USER, tools=[{"type": "function", "function": function}]).functions
-    body = inputs.ResponseCreate.model_validate({"input": "Hi", "tools": [{"type": "function", **function}]})
+    body = bodies.ResponseCreate.model_validate({"input": "Hi", "tools": [{"type": "function", **function}]})
     assert asks.read_response(body).functions == (chat,)
     assert chat["parameters"] == {"type": "object", "properties": {}}
 

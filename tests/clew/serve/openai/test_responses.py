@@ -295,9 +295,12 @@ async def test_parts_of_a_message(client: openai.AsyncOpenAI, stack: Stack) -> N
     assert (text.type, shown.type, file.type) == ("input_text", "input_image", "input_file")
     digest = hashlib.sha256(PNG).hexdigest()
     assert getattr(shown, "file_id", None) == digest
-    again: Any = [{"role": "user", "content": [{"type": "input_image", "file_id": digest, "detail": "auto"}]}]
+    again: Any = [{"role": "user", "content": [{"type": "input_image", "file_id": digest, "detail": "low"}]}]
     more = check(await client.responses.create(model=model, input=again, previous_response_id=made.id))
     assert more.output_text == "seen"
+    sent = [check(item) async for item in client.responses.input_items.list(more.id)]
+    parts = [part for item in sent if item.type == "message" for part in item.content]
+    assert "low" in [part.detail for part in parts if part.type == "input_image"]
     bad: Any = [{"role": "user", "content": [{"type": "input_image", "image_url": "data:image/png;base64,???"}]}]
     with pytest.raises(openai.BadRequestError):
         await client.responses.create(model=model, input=bad)

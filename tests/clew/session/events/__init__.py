@@ -2,5 +2,5 @@
 
 Tested in other modules:
 
-`server`: test_follow: what the server answers shows in the events of a viewer
+`history_polls`: test_follow: what the server answers shows in the events of a viewer
 """

@@ -63,6 +63,17 @@ def test_a_pin_of_what_is_no_message_of_the_lane_hides_nothing() -> None:
     assert answer(reduced, policy, "default") == answer(full, policy, "default")
 
 
+def test_where_the_part_begins_that_a_thread_holds() -> None:
+    """After the newest message of the lane that is in the archive alone: contexts need none before it."""
+    full = write([Turn("default", "", [], None)] * 6)
+    policy, last = ContextPolicy(max_input_tokens=60, reserve_output_tokens=0), full.last_seq
+    reduced = without(full, last, last - 1, retain(full, last - 1, {"default": [policy]}, 300, last))
+    held = reduced.get_lane("default")
+    assert held
+    assert (reduced.find_first_held_seq("default"), list(held.message_seqs)) == (3, [3, 4, 5])
+    assert [held.holds(seq) for seq in range(full.rev)] == [False] * 3 + [True] * 3
+
+
 def test_results_that_are_missing_do_not_shorten_what_an_epoch_reaches() -> None:
     """An epoch's measure has no placeholder results, so a call without a result is smaller there."""
     full = write([Turn("default", "", [1, 3], None), OpenCalls("default", 3, None), Turn("default", "", [1], None)])
@@ -143,6 +154,62 @@ def test_what_is_kept_follows_the_policy_and_not_the_thread() -> None:
     assert max(sizes) - min(sizes) <= 2
 
 
+def test_one_message_more_than_fits_is_kept() -> None:
+    """The window ends where the next message does not fit, so that this one must be known, and none before it."""
+    writer = Writer()
+    for _ in range(12):
+        writer.message(user_says("a question"))
+    full, tokens = writer.thread, writer.thread[0].tokens
+    for budget in range(4 * tokens - 1, 4 * tokens + 2):
+        policy = ContextPolicy(max_input_tokens=budget, reserve_output_tokens=0, summarization="none")
+        retained = retain(full, full.rev, {DEFAULT_LANE: [policy]}, PLENTY)
+        assert len(retained.entries) == budget // tokens + 1
+        reduced = without(full, full.last_seq, full.rev, retained)
+        assert answer(reduced, policy, DEFAULT_LANE) == answer(full, policy, DEFAULT_LANE)
+
+
+def test_results_that_are_truncated_to_what_is_left_need_what_is_before_them() -> None:
+    """The newest round's results may be truncated below their share, which leaves room for older messages."""
+    policy = ContextPolicy(max_input_tokens=600, reserve_output_tokens=0, summarization="none")
+    talk = [user_says("before"), assistant_says("yes")] * 2
+    writer = Writer().talk(*talk, user_says("look"))
+    reply = assistant_calls("x")
+    reply["tool_calls"][0]["arguments"] = {"expression": "1" * 1560}
+    writer.talk(reply, tool_returns("x", "word " * 1000))
+    full = writer.thread
+    reduced = without(full, full.last_seq, full.rev, retain(full, full.rev, {DEFAULT_LANE: [policy]}, PLENTY))
+    loaded = part(full, full.last_seq, None, policy)
+    context = answer(full, policy, DEFAULT_LANE)
+    assert answer(reduced, policy, DEFAULT_LANE) == answer(loaded, policy, DEFAULT_LANE) == context
+    assert isinstance(context, Projection)
+    assert len(context.messages) == 7
+
+
+def test_a_snapshot_that_is_the_first_entry_is_kept() -> None:
+    """Contexts begin with it, however long ago it was put under the lane."""
+    policy = ContextPolicy(max_input_tokens=100, reserve_output_tokens=0, summarization="none")
+    writer = Writer()
+    writer.replace([user_says("before")])
+    full = writer.talk(user_says("hello"), assistant_says("yes")).thread
+    reduced = without(full, full.last_seq, full.rev, retain(full, full.rev, {DEFAULT_LANE: [policy]}, PLENTY))
+    loaded = part(full, full.last_seq, None, policy)
+    context = answer(full, policy, DEFAULT_LANE)
+    assert answer(reduced, policy, DEFAULT_LANE) == answer(loaded, policy, DEFAULT_LANE) == context
+    assert "before" in str(context)
+
+
+@pytest.mark.parametrize(("held_from", "first"), [(2, 2), (3, 3), (4, 3), (5, 3), (6, 6)])
+def test_what_is_held_is_kept_with_its_whole_round(held_from: int, first: int) -> None:
+    """Also when what is held begins with the last result of a round. Messages before it are not kept."""
+    policy = ContextPolicy(max_input_tokens=20, reserve_output_tokens=0, summarization="none")
+    writer = Writer().talk(user_says("before"), assistant_says("yes"), user_says("look"))
+    writer.talk(assistant_calls("x", "y"), tool_returns("x"), tool_returns("y"), assistant_says("12"))
+    writer.talk(user_says("and now?"), assistant_says("still 12"))
+    full = writer.thread
+    retained = retain(full, full.rev, {DEFAULT_LANE: [policy]}, PLENTY, held_from=held_from)
+    assert [entry.seq for entry in retained.entries] == list(range(first, full.rev))
+
+
 def test_what_will_be_cleared_does_not_hide_what_is_before_it() -> None:
     """When the newest results become older the window reaches further back; those messages have been retained."""
     rule = ClearToolResults(keep=4)
@@ -175,13 +242,29 @@ def test_what_is_pinned_is_kept_as_far_as_there_is_room() -> None:
     writer = Writer()
     writer.thread = write([Turn(DEFAULT_LANE, f"question {n} " + "x" * 900, [], "an answer") for n in range(30)])
     writer.pin(0, 2)
-    full = writer.thread
+    full, needs = writer.thread, {DEFAULT_LANE: [policy]}
     for room, expected in ((PLENTY, (0, 2)), (0, ())):
-        retained = retain(full, full.rev, {DEFAULT_LANE: [policy]}, room)
+        retained = retain(full, full.rev, needs, room)
         assert retained.gaps[DEFAULT_LANE].pinned == expected
         reduced = without(full, full.last_seq, full.rev, retained)
         context = answer(full, policy, DEFAULT_LANE)
         assert answer(reduced, policy, DEFAULT_LANE) == (context if room else "archived")
+    size = sum(len(to_json(entry.as_dict())) for entry in retain(full, full.rev, needs, PLENTY).entries)
+    rooms = [(room, retain(full, full.rev, needs, room).gaps[DEFAULT_LANE].pinned) for room in (size, size - 1)]
+    assert rooms == [(size, (0, 2)), (size - 1, (0,))]
+
+
+def test_a_question_is_measured_once() -> None:
+    """Where the kept messages begin with the newest run's question, pinned ones have all the room that is left."""
+    writer = Writer().talk(*[user_says("a question"), assistant_says("an answer")] * 2)
+    writer.talk(user_says("look"), *[assistant_says("well")] * 5, run="r1")
+    full, tokens = writer.thread, writer.thread[writer.thread.last_seq].tokens
+    writer.pin(0, 2)
+    policy = ContextPolicy(max_input_tokens=5 * tokens, reserve_output_tokens=0, summarization="none")
+    kept = retain(full, full.rev, {DEFAULT_LANE: [policy]}, PLENTY).entries
+    assert [entry.seq for entry in kept] == [0, 2, *range(4, 10)]
+    size = sum(len(to_json(entry.as_dict())) for entry in kept)
+    assert retain(full, full.rev, {DEFAULT_LANE: [policy]}, size).gaps[DEFAULT_LANE].pinned == (0, 2)
 
 
 def test_all_that_the_newest_runs_user_said_is_kept() -> None:

@@ -19,15 +19,19 @@ from clew_workflows.contract.payloads import Recipe
 from clew_workflows.contract.policy import ClearMedia, ClearToolResults, ContextPolicy
 from clew_workflows.contract.tokens import load_encoding
 from clew_workflows.thread.context.blocks import (
+    Block,
+    clear_results,
     compute_results_share,
     count_cleared_marker,
     count_media_marker,
+    count_smallest,
     count_truncation_marker,
     format_cleared_marker,
     format_media_marker,
     format_truncation_marker,
 )
 from clew_workflows.thread.context.contexts import build_context, rebuild_context
+from clew_workflows.thread.context.lane_view import LaneView, ProjectionInput
 from clew_workflows.thread.context.projection import Projection
 from clew_workflows.thread.entries import DEFAULT_LANE
 from clew_workflows.thread.thread import Thread
@@ -383,6 +387,18 @@ def test_what_is_truncated_is_never_larger_than_it_is_taken_for(
     assert counted <= context.meta.estimated_tokens <= tokens
 
 
+@pytest.mark.parametrize("heavy", [0, 1, 2], ids=["first", "inside", "last"])
+def test_what_is_shown_of_an_uneven_result_is_counted_piece_by_piece(heavy: int) -> None:
+    """Some parts of a text have many more tokens than others of the same size."""
+    parts = ["word " * 400] * 3
+    parts[heavy] = "🧵" * 500
+    writer = Writer("o200k_base").talk(user_says("a"), assistant_calls("x"), tool_returns("x", "".join(parts)))
+    for tokens in range(300, 2200, 50):
+        context = project_thread(writer.thread, budget(tokens), tools=[READER], encoding="o200k_base", tools_tokens=0)
+        counted = sum(count_tokens(message, load_encoding("o200k_base")) for message in context.messages)
+        assert counted <= context.meta.estimated_tokens <= tokens
+
+
 def test_results_of_a_snapshot_are_not_truncated() -> None:
     """They are shown in full, or left out."""
     writer = Writer()
@@ -525,6 +541,28 @@ def test_a_media_marker_has_no_more_tokens_than_it_counts(name: str, title: str,
         assert load_encoding(name).count(text) <= count_media_marker(part)
 
 
+def test_a_result_whose_media_do_not_fit_keeps_all_of_its_text() -> None:
+    """It says of no text that it is left out."""
+    content: list[Part] = [{"type": "text", "text": "Two images."}, show(0), show(1)]
+    writer = Writer().talk(user_says("go"), assistant_calls("x"), tool_returns("x", content))
+    context = project_thread(writer.thread, ContextPolicy(max_input_tokens=2000, reserve_output_tokens=0))
+    assert list_shown(context) == ["0.png"]
+    assert context.messages[-1]["content"][0] == {"type": "text", "text": get_text(content)}
+
+
+def test_the_media_of_a_truncated_result_are_listed_where_they_are_then() -> None:
+    """Those of the other results of its round stay."""
+    writer = Writer().talk(user_says("look"), assistant_calls("x", "y"))
+    for number, text in enumerate((LONG * 20, "short")):
+        content: list[Part] = [{"type": "text", "text": text}, {"type": "text", "text": text}, show(number)]
+        writer.message(tool_returns("xy"[number], content))
+    view = LaneView(ProjectionInput(writer.thread, ContextPolicy()))
+    (block, _) = view.iterate_blocks()
+    assert [(media.message, media.index) for media in block.media] == [(1, 2), (2, 2)]
+    (truncated,) = view.truncator.truncate_to_room([block], block.tokens - 1000)
+    assert [(media.message, media.index) for media in truncated.media] == [(1, 1), (2, 2)]
+
+
 def test_a_truncated_result_keeps_the_media_that_fit() -> None:
     """Its text names all of them, and is truncated before they are left out."""
     writer = Writer().talk(user_says("go"), assistant_calls("tool-a"))
@@ -566,3 +604,65 @@ def test_a_context_with_cleared_media_is_made_again_from_its_recipe(window: Lite
     again = rebuild_context(rebuild(writer.thread), Recipe.from_json(recipe.as_dict()), None)
     assert (again.meta.digest, again.meta.cleared_media) == (recipe.digest, recipe.cleared_media)
     assert again.messages == context.messages
+
+
+# Blocks alone.
+
+
+def list_blocks(thread: Thread, policy: ContextPolicy) -> list[Block]:
+    """The blocks of the default lane, the newest first."""
+    return list(LaneView(ProjectionInput(thread, policy)).iterate_blocks())
+
+
+@pytest.mark.parametrize("is_required", [True, False])
+def test_a_block_whose_results_are_missing_is_never_smaller_than_its_bound(is_required: bool) -> None:
+    """The results that arrive may be smaller than what stands for them: an archive keeps enough for that."""
+    writer = Writer()
+    writer.talk(user_says("go"), assistant_calls("x", "y"), run="r1")
+    policy = ContextPolicy(max_input_tokens=10_000, reserve_output_tokens=0)
+    block = list_blocks(writer.thread, policy)[0]
+    assert block.missing_tokens
+    least = count_smallest(block, policy, is_required=is_required)
+    assert 0 < least <= block.tokens - block.missing_tokens
+    writer.talk(tool_returns("x", ""), tool_returns("y", ""), run="r1")
+    assert least <= list_blocks(writer.thread, policy)[0].tokens
+
+
+def test_a_cleared_result_is_not_truncated() -> None:
+    """What a context says of truncated results names those alone whose beginning and end it shows."""
+    writer = rounds("a" * 4_000, "b" * 4_000)
+    policy = ContextPolicy(max_input_tokens=1_000, reserve_output_tokens=0)
+    view = LaneView(ProjectionInput(writer.thread, policy))
+    block = next(iter(view.iterate_blocks()))
+    truncated = view.truncator.truncate_to_share(block)
+    assert [part[0] for part in truncated.truncated] == [block.messages[1].get("tool_call_id")]
+    assert clear_results(truncated, 1, ClearToolResults(keep=0)).truncated == ()
+    assert clear_results(truncated, 0, ClearToolResults(keep=0)) is truncated
+
+
+def test_an_epoch_is_another_where_the_newest_results_have_less_than_their_share() -> None:
+    """Later contexts show them at their share: they do not begin as this one does."""
+    policy, thread = budget(6000, "epoch"), write_round(60_000).thread
+    at_share, shorter = (project_thread(thread, policy, system="s" * size) for size in (100, 19_000))
+    assert len(read_results(shorter)[0]) < len(read_results(at_share)[0])
+    assert shorter.meta.epoch != at_share.meta.epoch
+
+
+def test_a_rule_that_keeps_more_results_than_there_are_clears_none() -> None:
+    """However few a round has."""
+    writer = Writer()
+    writer.talk(user_says("go"), assistant_calls("a", "b"), tool_returns("a", LONG), tool_returns("b", LONG))
+    writer.talk(assistant_calls("c"), tool_returns("c", LONG))
+    assert results(writer.thread, clearing(keep=4)) == [LONG] * 3
+    assert results(writer.thread, clearing(keep=2)) == ["cleared", LONG, LONG]
+
+
+def test_a_cleared_result_has_no_media() -> None:
+    """Those of the other results of its round stay."""
+    writer = Writer().talk(user_says("look"), assistant_calls("x", "y"))
+    for number, call_id in enumerate(("x", "y")):
+        writer.message({**tool_returns(call_id), "content": [show(number)]})
+    (block,) = (block for block in list_blocks(writer.thread, ContextPolicy()) if block.results)
+    assert [media.message for media in block.media] == [1, 2]
+    cleared = clear_results(block, 1, ClearToolResults(keep=1))
+    assert [media.message for media in cleared.media] == [2]

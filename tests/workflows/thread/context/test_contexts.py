@@ -12,7 +12,13 @@ from clew.errors import InvalidInput
 from clew_workflows.contract.content import get_text
 from clew_workflows.contract.messages import Message, ToolSpec
 from clew_workflows.contract.policy import ContextPolicy
-from clew_workflows.thread.context.contexts import ModelSettings, build_context, iterate_transcript, reconfigure
+from clew_workflows.thread.context.contexts import (
+    ModelSettings,
+    build_context,
+    iterate_transcript,
+    reconfigure,
+    take_page,
+)
 from clew_workflows.thread.thread import Thread
 from tests.support.threads import (
     CALCULATOR,
@@ -59,6 +65,17 @@ def test_recorded_counts_are_used_and_right() -> None:
     recorded = build_context(writer.thread).meta.estimated_tokens
     counted = build_context(writer.thread, policy=ContextPolicy(token_estimator="heuristic")).meta.estimated_tokens
     assert recorded == counted == sum(writer.thread[0].payload["tokens"].values())
+
+
+def test_a_requests_own_tools_are_counted() -> None:
+    """The recorded count is that of the session's tools, and is used for them."""
+    writer = Writer()
+    writer.config(system_prompt=None, tokens={"system_prompt": 0, "tools": 7})
+    assert build_context(writer.thread).meta.estimated_tokens == 7
+    external: ToolSpec = {"name": "clock", "description": "Tells the time.", "parameters": {"type": "object"}}
+    context = build_context(writer.thread, external_tools=[external])
+    assert context.tool_spec == [CALCULATOR, external]
+    assert context.meta.estimated_tokens == writer.encoding.count_tools([CALCULATOR, external])
 
 
 def test_the_active_lane_is_the_one_shown() -> None:
@@ -158,6 +175,21 @@ def test_an_output_schema_changes_the_digest_alone() -> None:
     assert plain.meta.digest != shaped.meta.digest
 
 
+def test_a_page_of_a_context_has_room_for_what_only_the_first_has() -> None:
+    """The first page has the tools and the output schema, and fewer messages for it."""
+    writer = Writer()
+    writer.config(system_prompt=None, context_policy=ContextPolicy(max_input_tokens=1_000_000))
+    writer.talk(*[user_says("x" * 300_000)] * 4)
+    schema = {"type": "object", "description": "y" * 400_000}
+    context = build_context(writer.thread, output_schema=schema)
+    first, second, third = (take_page(context, number) for number in (0, 1, 3))
+    assert [len(page["messages"]) for page in (first, second, third)] == [1, 2, 1]
+    assert [page.get("next_page") for page in (first, second, third)] == [1, 3, None]
+    assert (first["tool_spec"], first["output_schema"]) == ([CALCULATOR], schema)
+    assert (second["tool_spec"], "output_schema" in second) == ([], False)
+    assert "output_schema" not in take_page(build_context(writer.thread), 0)
+
+
 def test_a_thread_without_configuration() -> None:
     """An empty thread has an empty context under the default policy."""
     context = build_context(Thread())
@@ -205,6 +237,7 @@ def test_a_transcript_begins_with_the_prompt_that_the_lanes_contexts_have() -> N
     writer.talk(user_says("a"), assistant_says("b"))
     writer.replace([user_says("before")], "draft", system_prompt="the lane's")
     writer.talk(user_says("c"), lane="draft")
+    lanes = ("default", "draft")
 
     def list_prompts(thread: Thread) -> list[tuple[str, Any, Any]]:
         return [
@@ -223,14 +256,19 @@ def test_a_transcript_begins_with_the_prompt_that_the_lanes_contexts_have() -> N
                     None,
                 ),
             )
-            for lane in ("default", "draft")
+            for lane in lanes
         ]
 
     assert list_prompts(writer.thread) == [
         ("default", "the session's", "the session's"),
         ("draft", "the lane's", "the lane's"),
     ]
-    writer.config(system_prompt="a newer one")
+    assert [next(iter(iterate_transcript(writer.thread, lane, include_system=True)))["seq"] for lane in lanes] == [
+        0,
+        3,
+    ]
+    newer = writer.config(system_prompt="a newer one")
+    assert next(iter(iterate_transcript(writer.thread, "draft", include_system=True)))["seq"] == newer.seq
     assert {prompt for _, *prompts in list_prompts(rebuild(writer.thread)) for prompt in prompts} == {"a newer one"}
     writer.config(system_prompt=None)
     assert {prompt for _, *prompts in list_prompts(writer.thread) for prompt in prompts} == {None}

@@ -8,7 +8,6 @@
 | `blocks` | atomic groups of messages: calls with their results, truncated or replaced |
 | `window` | which blocks fit into the budget |
 | `archived` | what a thread keeps of its archived entries, and what a reader loads |
-| `comparison` | the contexts and costs of past model calls under other policies |
 """
 
 from clew_workflows.contract.tokens import Tokenizer, register_encoding

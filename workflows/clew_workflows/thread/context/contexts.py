@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from pydantic_core import to_json
 
-from clew_workflows.contract import MAX_PAGE_BYTES
+from clew_workflows.contract.limits import MAX_PAGE_BYTES
 from clew_workflows.contract.messages import ToolSpec
 from clew_workflows.contract.outputs import TranscriptMessage
 from clew_workflows.contract.payloads import ConfigPayload, OperationPayload, Recipe, StoredSnapshot, UserMessage

@@ -2,8 +2,9 @@
 
 import { call, follow, makeId, pause, readBytes } from "./api.js";
 import { makeAnswer, makeDecision } from "./approvals.js";
+import { makeProviderCall, makeSources, makeText, makeThinking, makeToolFold, shorten } from "./conversation.js";
 import { makeMarkdown } from "./markdown.js";
-import { SHOWN, copy, describeCosts, formatBytes, get, getListedStatus, getText, make, makeButton, makeContent, makeLink, makeSessionLink, number, tell, words } from "./view.js";
+import { SHOWN, copy, describeCosts, formatBytes, get, getListedStatus, getText, make, makeButton, makeLink, makeSessionLink, number, setContent, tell, words } from "./view.js";
 
 const MAX_FILES = 10;
 const MOST_TITLE = 80;
@@ -125,7 +126,7 @@ export class Chat {
   showFacts() {
     const known = this.list.find(this.id) ?? {};
     const { usage, active_context_ref: lane } = this.status ?? {};
-    this.title.textContent = known.title || this.id;
+    setContent(this.title, known.title || this.id);
     this.costs.textContent = [known.agent ?? known.model, lane !== "default" && lane, describeCosts(known)].filter(Boolean).join(" · ");
     const cached = usage?.cached_input_tokens ? ` (${number(usage.cached_input_tokens)} cached)` : "";
     this.costs.title = usage ? `${number(usage.input_tokens)} in${cached}, ${number(usage.output_tokens)} out` : "";
@@ -193,7 +194,7 @@ export class Chat {
     const { element, characters } = this.reply[name];
     characters.length = Math.min(characters.length, event.offset);
     characters.push(...event.text);
-    element.textContent = characters.join("");
+    setContent(element, characters.join(""));
     this.show(element.isConnected ? null : element);
   }
 
@@ -206,25 +207,28 @@ export class Chat {
   setTool(id, name, args, state, makeQuestion) {
     let card = this.tools.get(id);
     if (!card) {
-      card = make("details", { class: "tool", "data-call": id },
-        make("summary", {}, make("code", {}, name), " ", make("span", { class: "preview" }), make("span", { class: "state" }), make("span", { class: "subagent", hidden: true })),
-        make("pre", { class: "arguments", tabIndex: 0, "aria-label": `Arguments of ${name}` }), make("div", { class: "question" }), make("div", { class: "result" }));
+      card = makeToolFold(name, "", "", make("pre", { class: "arguments", tabIndex: 0, "aria-label": `Arguments of ${name}` }), make("div", { class: "question" }), make("div", { class: "result" }));
+      card.dataset.call = id;
+      card.querySelector("summary").append(make("span", { class: "subagent", hidden: true }));
       this.tools.set(id, card);
       this.show(card);
       if (this.subagents.has(id)) this.linkSubagent(id, this.subagents.get(id).id, this.subagents.get(id).agent);
     }
-    if (name) card.querySelector("summary code").textContent = name;
+    if (name) {
+      card.tool = name;
+      setContent(card.querySelector("summary code"), name);
+    }
     if (args) {
       card.arguments = args;
-      card.querySelector(".arguments").textContent = JSON.stringify(args, null, 2);
-      card.querySelector(".preview").textContent = JSON.stringify(args).slice(0, 120);
+      setContent(card.querySelector(".arguments"), JSON.stringify(args, null, 2));
+      setContent(card.querySelector(".preview"), shorten(JSON.stringify(args)));
     }
     const asks = Boolean(makeQuestion);
-    card.querySelector(".state").textContent = state === "asks" ? "needs your approval" : state;
+    setContent(card.querySelector(".state"), state === "asks" ? "needs your approval" : state);
     card.classList.toggle("bad", state === "failed");
     if (asks !== card.classList.contains("asks") || !asks) {
       const done = () => { card.querySelector(".question").replaceChildren(); card.classList.remove("asks"); };
-      const known = { id, name: card.querySelector("summary code").textContent, args: card.arguments };
+      const known = { id, name: card.tool, args: card.arguments };
       card.querySelector(".question").replaceChildren(...(asks ? [makeQuestion(this.id, known, done)] : []));
       if (asks) card.open = true;
     }
@@ -262,7 +266,7 @@ export class Chat {
     } else if (payload.role === "assistant") this.takeReply(seq, at, payload, refs);
     else if (payload.role === "tool") {
       const card = this.setTool(payload.tool_call_id, payload.name, payload.edited_arguments, payload.is_error ? "failed" : "done");
-      card.querySelector(".result").replaceChildren(...makeContent(payload.content, this.id));
+      setContent(card.querySelector(".result"), makeContent(payload.content, this.id));
       card.dataset.seq = seq;
       if (payload.subagent) this.linkSubagent(payload.tool_call_id, payload.subagent.session_id, payload.subagent.agent);
     }
@@ -270,23 +274,11 @@ export class Chat {
 
   takeReply(seq, at, payload, refs) {
     if (this.reply?.callId === refs.call_id || !payload.interrupted) this.voidReply();
-    if (payload.thinking) {
-      this.show(make("details", { class: "thinking" }, make("summary", {}, "Reasoning"), make("div", { class: "text", dir: "auto" }, payload.thinking)));
-    }
+    if (payload.thinking) this.show(makeThinking(payload.thinking));
     const content = makeContent(payload.content, this.id, makeMarkdown);
-    if (content.length) this.addBubble(payload.interrupted ? "assistant interrupted" : "assistant", seq, at, [...content, this.makeSources(payload)]);
-    for (const ran of payload.provider_calls ?? []) {
-      this.show(make("details", { class: "tool" }, make("summary", {}, make("code", {}, ran.tool), ` ${ran.error ? "failed, " : ""}run by the provider`),
-        make("pre", { tabIndex: 0 }, [ran.input, ran.output, ran.error].filter(Boolean).join("\n"))));
-    }
+    if (content.length) this.addBubble(payload.interrupted ? "assistant interrupted" : "assistant", seq, at, [...content, makeSources(listPages(payload.citations))]);
+    for (const { tool, sources, ...ran } of payload.provider_calls ?? []) this.show(makeProviderCall({ ...ran, name: tool, pages: sources }));
     for (const asked of payload.tool_calls ?? []) this.setTool(asked.id, asked.name, asked.arguments, "");
-  }
-
-  makeSources({ citations }) {
-    const pages = new Map();
-    for (const { url, title } of citations ?? []) pages.set(url, pages.get(url) ?? title);
-    if (!pages.size) return null;
-    return make("div", { class: "sources" }, "Sources", make("ol", {}, ...[...pages].map(([url, title]) => make("li", {}, makeLink(url, title ?? url), title ? ` ${url}` : ""))));
   }
 
   addBubble(look, seq, at, content) {
@@ -299,7 +291,7 @@ export class Chat {
   note(seq, text, more, isBad = false) {
     const look = `note${isBad ? " bad" : ""}`;
     this.show(more
-      ? make("details", { class: look, "data-seq": seq }, make("summary", {}, text), make("div", { class: "text", dir: "auto" }, more))
+      ? make("details", { class: look, "data-seq": seq }, make("summary", {}, text), makeText(more))
       : make("p", { class: look, "data-seq": seq }, text));
   }
 
@@ -433,4 +425,60 @@ const count = (usage) => (usage?.input_tokens ?? 0) + (usage?.output_tokens ?? 0
 function makeBlobPart(blob) {
   const kind = blob.media_type.split("/")[0];
   return { type: ["image", "audio"].includes(kind) ? kind : "file", blob };
+}
+
+// The pages that a reply names, each once, with their words.
+function listPages(citations) {
+  const pages = new Map();
+  for (const { url, title, quote } of citations ?? []) {
+    const page = pages.get(url) ?? { url, quotes: [] };
+    page.title ??= title;
+    if (quote && !page.quotes.includes(quote)) page.quotes.push(quote);
+    pages.set(url, page);
+  }
+  return [...pages.values()];
+}
+
+// ---- Contents: a text, or parts with files, which are read with the key.
+
+function describePart(part) {
+  if (!part.blob) return `image: ${part.url}`;
+  const { name, media_type, bytes, pages, seconds } = part.blob;
+  const facts = [media_type, pages && `${pages} page${pages === 1 ? "" : "s"}`, seconds && `${Math.round(seconds)} s`, formatBytes(bytes)];
+  return `${name ?? part.type} (${facts.filter(Boolean).join(", ")})`;
+}
+
+// `show` makes elements of the text; without it the text stays as it is.
+function makeContent(content, session, show) {
+  const text = getText(content);
+  const parts = typeof content === "string" ? [] : (content ?? []).filter((part) => part.type !== "text");
+  return [
+    text && (show ? make("div", { class: "markdown" }, show(text)) : makeText(text)),
+    ...parts.map((part) => makePart(part, session)),
+  ].filter(Boolean);
+}
+
+function makePart(part, session) {
+  const box = make("div", { class: "part" });
+  if (!part.blob) {
+    box.append(makeLink(part.url, describePart(part)));
+    return box;
+  }
+  const path = `sessions/${encodeURIComponent(session)}/blobs/${part.blob.digest}`;
+  const title = describePart(part);
+  const save = makeButton(title, async () => {
+    const link = make("a", { href: URL.createObjectURL(await readBytes(path)), download: part.blob.name ?? part.blob.digest.slice(0, 12) });
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+  }, { class: "plain", title: "Save" });
+  box.append(save);
+  if (part.type === "image" && SHOWN.includes(part.blob.media_type)) {
+    // The key goes with the request, which an image's address cannot.
+    readBytes(path).then((bytes) => {
+      const image = make("img", { alt: title, src: URL.createObjectURL(bytes) });
+      image.onload = () => URL.revokeObjectURL(image.src);
+      box.prepend(image);
+    }, () => box.append(make("span", { class: "bad" }, " cannot be read")));
+  }
+  return box;
 }
