@@ -131,6 +131,7 @@ class Reconciler:
                     going.is_cancelled = True
                     going.cancel()
         self._cancel_step()
+        self._rollover.measure()
         if not (self._is_working or runtime.state.closed) and self._rollover.due:
             self._rollover.is_wanted = True
         is_leaving = runtime.rolling and not runtime.state.closed

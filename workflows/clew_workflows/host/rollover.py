@@ -187,6 +187,7 @@ class Rollover:
         self.is_wanted = False
         self.dismiss_waiters: Callable[[], None] = _dismiss_none
         self._runtime, self._intake, self._recalling, self._row = runtime, intake, recalling, row
+        self._fullness = 0.0
         self._ask_again_at = 0.0
         self._waited_when_asked = False
         self._writing = asyncio.Lock()
@@ -209,7 +210,16 @@ class Rollover:
         if self._says_closed or self._must_move:
             return True
         enough = PRESSING if state.busy or state.late_calls or state.phase == "preparing" else 1.0
-        return self._runtime.fullness.measure(state.archive.thresholds) >= enough
+        return self._fullness >= enough
+
+    def measure(self) -> None:
+        """Measure the event history, after each commit.
+
+        A task that only refuses an update leaves no trace in the history: nothing may follow from what it sees. So
+        messages are refused by the measure by which the next attempt is made.
+        """
+        if archive := self._runtime.state.archive:
+            self._fullness = self._runtime.fullness.measure(archive.thresholds)
 
     @property
     def _must_move(self) -> bool:
@@ -219,8 +229,7 @@ class Rollover:
     @property
     def full(self) -> bool:
         """Whether no new message is accepted until the archive can be written again."""
-        archive = self._runtime.state.archive
-        return archive is not None and self._runtime.fullness.measure(archive.thresholds) >= FULL
+        return self._fullness >= FULL
 
     @property
     def store_retry_delay(self) -> timedelta | None:
@@ -239,9 +248,7 @@ class Rollover:
     @property
     def _must_wait(self) -> bool:
         """Whether nothing goes on without the archive. Accepted work goes on longer than new messages are taken."""
-        archive = self._runtime.state.archive
-        enough = SPENT if self._runtime.state.busy else FULL
-        return archive is not None and self._runtime.fullness.measure(archive.thresholds) >= enough
+        return self._fullness >= (SPENT if self._runtime.state.busy else FULL)
 
     async def roll(self) -> None:
         """Archive all entries and continue as new. Returns if that cannot be done at present."""
