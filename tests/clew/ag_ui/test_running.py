@@ -54,7 +54,7 @@ async def check_messages(client: AgUiClient, session: Session) -> None:
 
 async def test_a_reply_is_streamed(stack: Stack) -> None:
     """The run begins and ends, the text comes between, with the usage of the request."""
-    session = await stack.open(lambda _: Reply(TEXT, tokens_per_second=100))
+    session = await stack.open(lambda _: Reply(TEXT, tokens_per_second=20))
     client = AgUiClient(session)
     ended = await client.say("hello")
     assert client.list_types() == [
