@@ -60,7 +60,12 @@ def serve(
     ] = "text",
     drain_seconds: Annotated[
         float,
-        option(None, "Seconds that requests have to end after SIGTERM.", envvar="CLEW_SERVE_DRAIN_SECONDS", min=0),
+        option(
+            None,
+            "Seconds that requests have to end after SIGTERM. In the first quarter it takes new ones.",
+            envvar="CLEW_SERVE_DRAIN_SECONDS",
+            min=0,
+        ),
     ] = DRAIN_SECONDS,
     mcp_sessions: Annotated[
         int,

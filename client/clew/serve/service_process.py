@@ -67,6 +67,7 @@ class Server(uvicorn.Server):
             )
         )
         self._app, self._drain_seconds, self._on_ready = app, drain_seconds, on_ready
+        self._signals = 0
         self._ending: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -85,16 +86,23 @@ class Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
         """Drain at the first signal, and end at the second one."""
-        if self._loop is None or self._ending is not None:
-            self.config.timeout_graceful_shutdown = 0
-            self.should_exit = self.force_exit = True
-        else:
+        self._signals += 1
+        if self._loop is None:
+            self.should_exit = True
+        elif self._signals == 1:
             notice_seconds = 0 if sig == signal.SIGINT else self._drain_seconds / NOTICE_SHARE
             self._loop.call_soon_threadsafe(self._begin_end, notice_seconds)
+        else:
+            self._loop.call_soon_threadsafe(self._end_at_once)
 
     def _begin_end(self, notice_seconds: float) -> None:
-        if self._ending is None:
-            self._ending = asyncio.create_task(self._end(notice_seconds))
+        self._ending = asyncio.create_task(self._end(notice_seconds))
+
+    def _end_at_once(self) -> None:
+        drain: Drain = self._app.state.drain
+        drain.begin()
+        self.config.timeout_graceful_shutdown = 0
+        self.should_exit = self.force_exit = True
 
     async def _end(self, notice_seconds: float) -> None:
         drain: Drain = self._app.state.drain

@@ -118,7 +118,7 @@ async def test_sigterm_drains_a_process(stack: Stack, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 async def test_a_second_signal_ends_a_process(stack: Stack, tmp_path: Path) -> None:
-    """At once, although it has minutes to drain."""
+    """At once, although it has minutes to drain. Its streams are told all the same."""
     token, key = make_key("own", f"t-{uuid.uuid4().hex[:12]}")
     keys = tmp_path / "keys.toml"
     write_keys(keys, key)
@@ -137,8 +137,8 @@ async def test_a_second_signal_ends_a_process(stack: Stack, tmp_path: Path) -> N
         await wait_until(is_announced)
         served.process.send_signal(signal.SIGTERM)
         async with asyncio.timeout(PATIENCE_SECONDS):
+            assert [event.data async for event in events][-1] == {"type": "draining"}
             assert await served.process.wait() == 0
-        await events.aclose()
 
 
 @pytest.mark.slow
@@ -160,6 +160,7 @@ async def test_a_request_that_outlasts_the_drain_is_told_so(stack: Stack, tmp_pa
         served.process.send_signal(signal.SIGTERM)
         refused = await waiting
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
+        assert int(refused.headers["Retry-After"]) >= 1
         async with asyncio.timeout(PATIENCE_SECONDS):
             assert await served.process.wait() == 0
     model.free.set()
