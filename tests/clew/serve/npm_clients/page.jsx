@@ -33,6 +33,9 @@ function Page() {
     onData({ type, data }) {
       if (type === "data-draining") setTimeout(() => chat.resumeStream(), data.retryAfterSeconds * 1000);
     },
+    onError() {
+      window.failures = (window.failures ?? 0) + 1;
+    },
     onToolCall({ toolCall }) {
       if (toolCall.toolName === "show_map") {
         chat.addToolOutput({ tool: "show_map", toolCallId: toolCall.toolCallId, output: { shown: toolCall.input.city } });
