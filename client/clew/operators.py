@@ -6,6 +6,8 @@ Raises:
     ImportError: The extra is not installed.
 """
 
+from clew_workflows.contract.extras import name_install
+
 try:
     from clew_activities.archive import Archive, open_store
     from clew_activities.http_server import serve_http
@@ -19,7 +21,7 @@ try:
     from clew_audit.recovery import recover
     from clew_audit.verification import rekey_archive, verify_archive
 except ModuleNotFoundError as error:
-    message = f"this needs the worker's libraries ({error.name} is missing): pip install 'clew[worker]'"
+    message = f"this needs the worker's libraries ({error.name} is missing): {name_install('worker')}"
     raise ImportError(message, name=__name__) from error
 
 __all__ = [

@@ -8,6 +8,8 @@ Raises:
     ImportError: The extra is not installed.
 """
 
+from clew_workflows.contract.extras import name_install
+
 try:
     from clew_activities.worker import (
         Capacity,
@@ -20,7 +22,7 @@ try:
         make_workflow_sandbox,
     )
 except ModuleNotFoundError as error:
-    message = f"the worker needs its libraries ({error.name} is missing): pip install 'clew[worker]'"
+    message = f"the worker needs its libraries ({error.name} is missing): {name_install('worker')}"
     raise ImportError(message, name=__name__) from error
 
 __all__ = [

@@ -6,6 +6,9 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from clew.contract.limits import MAX_TOOL_RESULT_BYTES
+from clew.serve.access import RELOAD_SECONDS
+from clew.serve.application import AWAY_SECONDS
+from clew.serve.gate import REVOKE_SECONDS
 from clew.tools.definition import EXTERNAL_TIMEOUT_SECONDS
 from clew_activities.providers.redaction import SHORTEST
 from clew_activities.worker.assembly import WORKFLOW_TASKS
@@ -40,6 +43,8 @@ _LOST_SECONDS = f"{HEARTBEAT_TIMEOUT.total_seconds():g} seconds"
         ("../CHANGELOG.md", f"A worker has at most {WORKFLOW_TASKS} workflow tasks at the same time"),
         ("sizing.md", f"counts as lost after {_LOST_SECONDS}"),
         ("contract.md", f"or within {_LOST_SECONDS} if the worker is lost"),
+        ("serve.md", f"when that has been away for {AWAY_SECONDS:g} seconds"),
+        ("serve.md", f"stops working within {RELOAD_SECONDS + REVOKE_SECONDS:g} seconds"),
     ],
 )
 def test_a_page_names_the_constants_value(page: str, text: str) -> None:

@@ -44,6 +44,8 @@ def answer_chat(body: dict[str, Any]) -> Reply:
             return Reply(tool_calls=(ToolCall("show_map", {"city": "Rome"}),))
         case "story":
             return Reply(STORY, tokens_per_second=60)
+        case "slow story":
+            return Reply(STORY, tokens_per_second=15)
         case "long story":
             return Reply("word " * 10_000, tokens_per_second=20)
     return Reply(f"You said {newest['content']}")

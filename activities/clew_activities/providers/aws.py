@@ -16,8 +16,9 @@ from typing import Any
 
 from clew_activities.providers.provider_errors import BadRequest, ProviderUnavailable, TruncatedStream, Unauthorized
 from clew_activities.providers.sanitize import parse_json
+from clew_workflows.contract.extras import name_install
 
-EXTRA = "pip install 'clew[bedrock]'"
+EXTRA = name_install("bedrock")
 """The command that installs what this module needs."""
 EVENT_STREAM = "application/vnd.amazon.eventstream"
 """The content type of a stream of frames."""

@@ -25,6 +25,7 @@ from temporalio.service import RPCError
 from clew.session.connection import names_collector
 from clew_activities.providers import Redaction
 from clew_activities.worker.environment import Work, WorkerSettings
+from clew_workflows.contract.extras import name_install
 from clew_workflows.contract.names import name_model_queue, name_provider_queue, name_tool_queue
 
 if TYPE_CHECKING:
@@ -236,6 +237,6 @@ def read_spans(environ: Mapping[str, str]) -> Spans | None:
     try:
         spans = import_module("clew_activities.telemetry.spans")
     except ModuleNotFoundError as error:
-        raise ValueError(f"traces need the extra `telemetry`: pip install 'clew[telemetry]' ({error})") from None
+        raise ValueError(f"traces need the extra `telemetry`: {name_install('telemetry')} ({error})") from None
     made: Spans = spans.make_spans(environ)
     return made

@@ -4,10 +4,12 @@
 those of a request, purely; `ag_ui_parts` converts images, recordings and files.
 """
 
+from clew_workflows.contract.extras import name_install
+
 try:
     import ag_ui.core  # noqa: F401 - says now what is missing
 except ImportError as error:  # pragma: no cover - tested in a process of its own
-    raise ImportError("clew.ag_ui needs the extra `ag-ui`: pip install 'clew[ag-ui]'") from error
+    raise ImportError(f"clew.ag_ui needs the extra `ag-ui`: {name_install('ag-ui')}") from error
 
 from clew.ag_ui.running import run_agent
 

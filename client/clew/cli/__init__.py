@@ -33,9 +33,8 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+from clew_workflows.contract.extras import name_install
 from clew_workflows.temporal_faults.exit_crash import exit_at_once
-
-_MISSING = "the command line needs typer, rich and prompt_toolkit: pip install 'clew[cli]'"
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -45,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in ("typer", "rich", "prompt_toolkit"):
             raise
-        sys.exit(_MISSING)
+        sys.exit(f"the command line needs typer, rich and prompt_toolkit: {name_install('cli')}")
     except KeyboardInterrupt:
         sys.exit(130)
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import io
 import logging
+import platform
 import sys
 from collections.abc import Callable
 from importlib.metadata import version
@@ -129,7 +130,7 @@ app = typer.Typer(
 
 
 @app.callback(invoke_without_command=True)
-def clew(version_wanted: Annotated[bool, flag("Print the version.", "--version")] = False) -> None:
+def clew(version_wanted: Annotated[bool, flag("Print the versions.", "--version")] = False) -> None:
     """Durable LLM-agent sessions on Temporal."""
     # The commands print what the client logs, in their own words.
     logging.getLogger("clew").addHandler(logging.NullHandler())
@@ -138,7 +139,8 @@ def clew(version_wanted: Annotated[bool, flag("Print the version.", "--version")
             # Escape characters that the stream's encoding lacks: they must not end the command.
             stream.reconfigure(errors="backslashreplace")
     if version_wanted:
-        typer.echo(version("clew"))
+        python = platform.python_version()
+        typer.echo(f"clew {version('clew')} (temporalio {version('temporalio')}, Python {python})")
         raise typer.Exit
 
 

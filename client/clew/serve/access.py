@@ -227,13 +227,13 @@ def read_keys(path: Path) -> tuple[Key, ...]:
     return tuple(keys)
 
 
-def _read_stamp(path: Path | None) -> tuple[int, int] | None:
-    """Read what tells two states of a file apart; None: there is no file."""
+def _read_stamp(path: Path | None) -> tuple[int, int, int] | None:
+    """Read what tells two states of a file apart, also behind a link, as of a secret; None: there is no file."""
     try:
         stat = path.stat() if path else None
     except OSError:
         return None
-    return (stat.st_mtime_ns, stat.st_size) if stat else None
+    return (stat.st_mtime_ns, stat.st_size, stat.st_ino) if stat else None
 
 
 class RateLimiter:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from importlib.metadata import version
@@ -30,8 +31,10 @@ from clew.serve.streams import Drain
 from clew.session import Clew
 from clew_workflows.contract.errors import ClewError, InvalidInput
 
-HEALTH_SECONDS = 3.0
-"""Time within which the Temporal server must answer a look at the readiness."""
+HEALTH_SECONDS = 0.8
+"""Time within which the Temporal server must answer a probe, in seconds: an orchestrator waits a second for it."""
+AWAY_SECONDS = 30.0
+"""Seconds without an answer of the Temporal server after which the process is not ready."""
 ALLOWED_HEADERS = (
     *("Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID", "X-Clew-Session"),
     *("Mcp-Method", "Mcp-Name", "Mcp-Protocol-Version", "Mcp-Session-Id"),
@@ -94,6 +97,7 @@ def make_app(
     app.state.keys, app.state.settings, app.state.clew = keys, settings, clew
     app.state.limiter, app.state.drain, app.state.new_sessions = RateLimiter(), Drain(), NewSessions()
     app.state.body_work, app.state.reports = make_shares(), Shares(sessions.REPORTS_AT_ONCE, 1)
+    app.state.readiness = Readiness(app.state.drain)
     app.state.mcp_sessions = McpSessions(mcp_server.SERVER, app.state.drain, settings.max_mcp_sessions)
     for kind in (ClewError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, _answer_error)
@@ -125,22 +129,43 @@ def _add_health(app: FastAPI) -> None:
 
     @app.get("/health/ready", tags=["health"])
     async def ready(request: Request) -> JSONResponse:
-        """Answer 200 if the process takes requests: it does not drain, and the Temporal server answers."""
-        drain: Drain = request.app.state.drain
-        problem = "draining" if drain.has_begun else await _find_problem(request.app.state.clew)
+        """Answer 200 if the process takes requests: it does not drain, and Temporal is not away for long."""
+        readiness: Readiness = request.app.state.readiness
+        problem = await readiness.find_problem(request.app.state.clew)
         headers = {"Cache-Control": "no-store"}
         if problem:
             return JSONResponse({"status": "not ready", "reason": problem}, 503, headers)
         return JSONResponse({"status": "ok"}, 200, headers)
 
 
-async def _find_problem(clew: Clew) -> str | None:
-    """Find why the process is not ready; None: it is."""
-    try:
-        is_up = await clew.temporal.service_client.check_health(timeout=timedelta(seconds=HEALTH_SECONDS))
-    except RPCError:
-        is_up = False
-    return None if is_up else "the Temporal server does not answer"
+class Readiness:
+    """Whether load balancers may send the process requests.
+
+    All processes miss the Temporal server at the same time. While it is away for a moment they stay ready: their
+    callers get an error that says when to repeat the request, and not the load balancer's.
+
+    Args:
+        drain: The drain of the process.
+        clock: The time in seconds.
+    """
+
+    def __init__(self, drain: Drain, clock: Callable[[], float] = time.monotonic) -> None:
+        self._drain, self._clock = drain, clock
+        self._seen_at: float | None = None
+
+    async def find_problem(self, clew: Clew) -> str | None:
+        """Find why the process is not ready; None: it is."""
+        if self._drain.is_announced:
+            return "draining"
+        try:
+            is_up = await clew.temporal.service_client.check_health(timeout=timedelta(seconds=HEALTH_SECONDS))
+        except RPCError:
+            is_up = False
+        if is_up:
+            self._seen_at = self._clock()
+        if self._seen_at is None or self._clock() - self._seen_at > AWAY_SECONDS:
+            return "the Temporal server does not answer"
+        return None
 
 
 # Errors.

@@ -10,12 +10,12 @@ import re
 import secrets
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI, Request
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders, State
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -101,6 +101,8 @@ class Gate:
             "clew_serve_request_seconds", "Time of a request until its response has ended."
         )
         self._active = meter.create_gauge("clew_serve_active_requests", "Requests that are being answered.")
+        self._streams = meter.create_gauge("clew_serve_open_streams", "Streams of server-sent events that are open.")
+        self._streams.set(0)
         self._turns, self._shares = Shares(BEGUN_AT_ONCE, 1), _BodyShares()
         self._passing: set[_Passing] = set()
         self._watching: asyncio.Task[None] | None = None
@@ -110,8 +112,9 @@ class Gate:
         if scope["type"] != "http":
             await self._inner(scope, receive, send)
             return
-        passing = _Passing(scope, receive, send, self._app.state.settings, self._shares)
-        drain: Drain = self._app.state.drain
+        state = self._app.state
+        drain: Drain = state.drain
+        passing = _Passing(scope, receive, send, state, shares=self._shares, on_stream=self._count_streams)
         self._count(drain, 1)
         self._passing.add(passing)
         if self._watching is None:
@@ -140,10 +143,7 @@ class Gate:
                 raise Internal("the service has failed") from None
             await passing.answer(Internal("the service has failed: its log has more"))
         finally:
-            self._passing.discard(passing)
-            passing.end()
-            self._count(drain, -1)
-            self._report(passing)
+            self._let_go(passing)
 
     async def _watch_keys(self) -> None:
         """End what is answered to keys that were revoked or changed, while anything is answered."""
@@ -159,9 +159,21 @@ class Gate:
                     await sessions.end_all_of(owner)
         self._watching = None
 
+    def _let_go(self, passing: _Passing) -> None:
+        """Count and report a request that has been answered."""
+        self._passing.discard(passing)
+        if passing.sends_events:
+            self._count_streams()
+        passing.end()
+        self._count(passing.drain, -1)
+        self._report(passing)
+
     def _count(self, drain: Drain, change: int) -> None:
         drain.count(change)
         self._active.set(drain.active)
+
+    def _count_streams(self) -> None:
+        self._streams.set(sum(passing.sends_events for passing in self._passing))
 
     def _report(self, passing: _Passing) -> None:
         fields = passing.list_fields()
@@ -176,17 +188,29 @@ class _Passing:
     """One request that passes the gate.
 
     Attributes:
+        drain: The drain that counts it.
         status: The status of the response; None: it has not begun.
         is_probe: An orchestrator asks whether the process is well.
+        sends_events: The response is a stream of server-sent events.
         authorization: What the request says of its key.
         is_revoked: The key is no longer what it was.
     """
 
     def __init__(
-        self, scope: Scope, receive: Receive, send: Send, settings: ServeSettings, shares: _BodyShares
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        state: State,
+        *,
+        shares: _BodyShares,
+        on_stream: Callable[[], None],
     ) -> None:
         self.status: int | None = None
         self._scope, self._receive, self._send, self._shares = scope, receive, send, shares
+        self._on_stream = on_stream
+        self.drain: Drain = state.drain
+        settings: ServeSettings = state.settings
         self._begun_at = time.monotonic()
         self.is_probe = is_probe(scope["path"])
         self._limit = find_body_limit(scope["path"], settings)
@@ -195,7 +219,7 @@ class _Passing:
         self._bytes, self._has_ended = 0, False
         self._held: list[tuple[Shares, int]] = []
         self._task = asyncio.current_task()
-        self._sends_events = False
+        self.sends_events = False
         self.is_revoked = False
         headers = Headers(scope=scope)
         self.authorization = headers.get("authorization", "")
@@ -278,7 +302,7 @@ class _Passing:
             error = Unauthorized("the key was revoked, or its row was changed")
         if self.status is None:
             await self.answer(error)
-        elif self._sends_events:
+        elif self.sends_events:
             event = SentEvent(json.dumps(make_body(error, TENANT)), event="error")
             await self._send({"type": "http.response.body", "body": event.encode()})
 
@@ -296,7 +320,12 @@ class _Passing:
                 # A stream may go on for hours. An error ends at once, and its body leaves the memory then.
                 self.give_back()
             headers = MutableHeaders(scope=message)
-            self._sends_events = headers.get("content-type", "").startswith("text/event-stream")
+            self.sends_events = headers.get("content-type", "").startswith("text/event-stream")
+            if self.sends_events:
+                self._on_stream()
+            if self.drain.is_announced and self._scope.get("http_version", "").startswith("1"):
+                # The next request of the client shall find another process.
+                headers["Connection"] = "close"
             headers["X-Request-Id"] = self._id
             headers.setdefault("X-Content-Type-Options", "nosniff")
             headers.setdefault("Referrer-Policy", "no-referrer")

@@ -23,12 +23,17 @@ from clew.serve.streams import Drain
 from clew.session import connection
 from clew.session.connection import names_collector
 from clew_workflows.contract.errors import InvalidInput
+from clew_workflows.contract.extras import name_install
+
+log = logging.getLogger("clew.serve")
 
 LogFormat = Literal["text", "json"]
 KEEP_ALIVE_SECONDS = 65
 """Seconds after which an idle connection is closed: longer than the usual minute of a proxy before it."""
 MAX_HEADER_BYTES = 65_536
 """Most bytes of a request's head that has not come completely."""
+NOTICE_SHARE = 4
+"""One part in so many of the drain's time, the process still takes requests: load balancers come to notice."""
 LAST_SECONDS = 2
 """Seconds that responses have to end after the drain."""
 
@@ -36,7 +41,9 @@ LAST_SECONDS = 2
 class Server(uvicorn.Server):
     """Serves an application until SIGTERM or SIGINT, and then drains it. A second signal ends the process at once.
 
-    While it drains, streams end, new requests are refused with 503, and others have `drain_seconds` to end.
+    At SIGTERM the process is not ready any more, and goes on for a quarter of `drain_seconds`: load balancers come to
+    send requests to others. Then, or at once at SIGINT, streams end with a hint, new requests are refused with 503,
+    and others have the rest of the time to end.
     """
 
     def __init__(
@@ -60,6 +67,7 @@ class Server(uvicorn.Server):
             )
         )
         self._app, self._drain_seconds, self._on_ready = app, drain_seconds, on_ready
+        self._signals = 0
         self._ending: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -78,22 +86,35 @@ class Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
         """Drain at the first signal, and end at the second one."""
-        if self._loop is None or self._ending is not None:
+        self._signals += 1
+        if self._loop is None:
             self.should_exit = True
-            self.force_exit = sig == signal.SIGINT
+        elif self._signals == 1:
+            notice_seconds = 0 if sig == signal.SIGINT else self._drain_seconds / NOTICE_SHARE
+            self._loop.call_soon_threadsafe(self._begin_end, notice_seconds)
         else:
-            self._loop.call_soon_threadsafe(self.begin_end)
+            self._loop.call_soon_threadsafe(self._end_at_once)
 
-    def begin_end(self) -> None:
-        """Begin the drain."""
-        if self._ending is None:
-            self._ending = asyncio.create_task(self._end())
+    def _begin_end(self, notice_seconds: float) -> None:
+        self._ending = asyncio.create_task(self._end(notice_seconds))
 
-    async def _end(self) -> None:
+    def _end_at_once(self) -> None:
         drain: Drain = self._app.state.drain
         drain.begin()
+        self.config.timeout_graceful_shutdown = 0
+        self.should_exit = self.force_exit = True
+
+    async def _end(self, notice_seconds: float) -> None:
+        drain: Drain = self._app.state.drain
+        drain.announce()
+        log.info("the process is about to end")
+        await asyncio.sleep(notice_seconds)
+        drain.begin()
+        for client in list(self.server_state.connections):
+            # The connection closes with its response: the next request shall find another process.
+            client.shutdown()
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._drain_seconds):
+            async with asyncio.timeout(self._drain_seconds - notice_seconds):
                 await drain.wait_until_idle()
         self.should_exit = True
 
@@ -176,7 +197,7 @@ def make_interceptors(environ: Mapping[str, str]) -> list[Interceptor]:
     try:
         from clew.serve import tracing  # noqa: PLC0415 - the extra may be missing
     except ModuleNotFoundError as error:
-        raise InvalidInput(f"traces need the extra `telemetry`: pip install 'clew[telemetry]' ({error})") from None
+        raise InvalidInput(f"traces need the extra `telemetry`: {name_install('telemetry')} ({error})") from None
     return tracing.start(environ)
 
 

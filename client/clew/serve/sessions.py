@@ -38,7 +38,8 @@ from clew.serve.shares import Shares
 from clew.serve.streams import SentEvent, make_json_event, stream_events
 from clew.serve.worker_watch import ACCEPT_SECONDS, WatchedRoute, accept_within
 from clew.session import Session
-from clew.session.events import SessionEvent
+from clew.session.events import EntryCommitted, SessionEvent
+from clew.session.events import follow_session as follow
 from clew.session.handle import make_id
 from clew.session.request import Request as SessionRequest
 from clew.session.transport import check_input, make_input
@@ -445,10 +446,15 @@ async def read_request(
 
 @router.get("/{session_id}/requests/{request_id}/events")
 async def follow_request(
-    request: Request, caller: Authorized, session: Known, request_id: RequestId
+    request: Request,
+    caller: Authorized,
+    session: Known,
+    request_id: RequestId,
+    last_event_id: Annotated[NonNegativeInt | None, Header(alias="Last-Event-ID")] = None,
 ) -> StreamingResponse:
-    """Follow a request as server-sent events, from its first entry to its outcome."""
-    return await stream_events(request, _send_events(caller, session.request(request_id).events()))
+    """Follow a request as server-sent events, from its first entry to its outcome, or on from `Last-Event-ID`."""
+    events = session.request(request_id).events()
+    return await stream_events(request, _send_events(caller, _skip_to(events, last_event_id or 0)))
 
 
 @router.post("/{session_id}/requests/{request_id}/cancel", response_model=CancelReceipt)
@@ -794,14 +800,35 @@ async def follow_session(
 ) -> StreamingResponse:
     """Follow the session as server-sent events. The id of an event is its cursor, for `Last-Event-ID`."""
     start = from_seq if last_event_id is None else last_event_id
-    return await stream_events(request, _send_events(caller, session.follow(start)))
+    return await stream_events(request, _send_events(caller, follow(session._handle, start)))
 
 
-async def _send_events(caller: Caller, events: AsyncGenerator[SessionEvent, None]) -> AsyncGenerator[SentEvent, None]:
+async def _skip_to(events: AsyncGenerator[SessionEvent, None], cursor: int) -> AsyncGenerator[SessionEvent, None]:
+    """Skip the events up to the entry whose cursor a client has; 0: none."""
+    is_behind = cursor == 0
     async with aclosing(events):
         async for event in events:
-            cursor = None if event.cursor is None else str(event.cursor)
-            yield make_json_event(show(caller, event.as_dict()), id=cursor)
+            if is_behind or (event.cursor or 0) > cursor:
+                is_behind = True
+                yield event
+            elif event.cursor == cursor:
+                is_behind = True
+
+
+async def _send_events(
+    caller: Caller, followed: AsyncGenerator[SessionEvent | LiveStatus, None]
+) -> AsyncGenerator[SentEvent | str, None]:
+    knows_start = False
+    async with aclosing(followed):
+        async for event in followed:
+            if isinstance(event, LiveStatus):
+                # A client that is sent away before the first entry comes again for it.
+                if not knows_start:
+                    yield str(event.rev)
+            else:
+                cursor = None if event.cursor is None else str(event.cursor)
+                yield make_json_event(show(caller, event.as_dict()), id=cursor)
+            knows_start = knows_start or isinstance(event, EntryCommitted | LiveStatus)
 
 
 @router.get("/{session_id}/report", response_class=HTMLResponse)

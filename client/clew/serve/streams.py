@@ -1,7 +1,7 @@
 """Server-sent events: one helper for every stream of the service.
 
-A stream has a comment every 15 seconds, ends when the process drains, and stops reading its events when the client
-leaves. It never cancels anything in the session.
+A stream has a comment every 15 seconds, ends with a hint when the process drains, and stops reading its events when
+the client leaves. It never cancels anything in the session.
 
 Source: https://html.spec.whatwg.org/multipage/server-sent-events.html
 """
@@ -13,7 +13,7 @@ import json
 import logging
 import random
 import re
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,7 +22,7 @@ from fastapi import Request
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from clew.serve.problems import DRAIN_MESSAGE, Draining, Internal, find_reader, make_body
+from clew.serve.problems import Draining, Internal, find_reader, make_body
 from clew_workflows.contract.errors import ClewError
 
 HEARTBEAT_SECONDS = 15.0
@@ -31,6 +31,7 @@ FIRST_EVENT_SECONDS = 1.0
 """Seconds within which an error becomes the status of the response, and not an event of it."""
 RECONNECT_MILLISECONDS = 500
 """Time after which a client connects again. At a drain it is up to four times as long, at random."""
+STREAM_DRAIN_MESSAGE = "the process is about to end, and the request goes on: connect again"
 SSE_HEADERS: Mapping[str, str] = {
     "Cache-Control": "no-store",
     # Proxies must pass each event on at once.
@@ -68,12 +69,15 @@ class SentEvent:
 class Drain:
     """Whether the process is about to end. Streams wait for it beside their events.
 
+    It is announced first: the process is not ready any more, and takes what load balancers still send to it.
+
     Attributes:
         active: Requests that are being answered.
+        is_announced: Whether the process is not ready any more.
     """
 
     def __init__(self) -> None:
-        self.active = 0
+        self.active, self.is_announced = 0, False
         self._begun, self._idle = asyncio.Event(), asyncio.Event()
         self._idle.set()
 
@@ -82,8 +86,13 @@ class Drain:
         """Whether new requests are refused."""
         return self._begun.is_set()
 
+    def announce(self) -> None:
+        """Announce it: be not ready, and go on."""
+        self.is_announced = True
+
     def begin(self) -> None:
         """Begin: end all streams, and refuse new requests."""
+        self.announce()
         self._begun.set()
 
     async def wait(self) -> None:
@@ -105,11 +114,9 @@ class Drain:
 
 async def stream_events(
     request: Request,
-    events: AsyncGenerator[SentEvent, None],
+    events: AsyncGenerator[SentEvent | str, None],
     *,
-    encode_error: Callable[[ClewError], SentEvent] | None = None,
-    resumes: bool = True,
-    fails_at_drain: bool = False,
+    encode_error: Callable[[ClewError], Sequence[SentEvent]] | None = None,
     headers: Mapping[str, str] | None = None,
     heartbeat_seconds: float = HEARTBEAT_SECONDS,
 ) -> StreamingResponse:
@@ -117,12 +124,12 @@ async def stream_events(
 
     Args:
         request: The request.
-        events: The events. They are closed when the client leaves, and when the process drains.
-        encode_error: Makes the last event of a stream that has failed after it has begun; None: the event `error`.
-        resumes: Whether a client connects again with `Last-Event-ID`. The first event then has a time for that, and
-            the last one of a draining process is `draining`. Clients of protocols that do not resume know neither.
-        fails_at_drain: Whether the last event of a draining process is an error. Without it, a client could take what
-            it has for the whole.
+        events: The events. They are closed when the client leaves, and when the process drains. A text is an id with
+            which a client goes on here, and is not sent.
+        encode_error: Makes the last events of a stream that has failed after it has begun, or whose process drains
+            (`Draining`): a client must not take what it has for the whole. None: the stream is the service's own. A
+            client connects again with `Last-Event-ID`, for which the first event has a time. The last event is
+            `error`, or of a draining process `draining` with the newest id.
         headers: Further headers.
         heartbeat_seconds: Seconds without an event after which a comment is sent.
 
@@ -130,23 +137,32 @@ async def stream_events(
         ClewError: The events have failed at once: it becomes the status of the response.
     """
 
-    def encode(error: ClewError) -> SentEvent:
-        return SentEvent(json.dumps(make_body(error, find_reader(request))), event="error")
+    def encode_own_error(error: ClewError) -> Sequence[SentEvent]:
+        if isinstance(error, Draining):
+            retry = round((error.retry_seconds or 0) * 1000)
+            return [SentEvent('{"type":"draining"}', reading.newest_id, "draining", retry)]
+        return [SentEvent(json.dumps(make_body(error, find_reader(request))), event="error")]
 
     drain: Drain = request.app.state.drain
     reading = _Reading(events, drain)
     await reading.look_ahead()
-    sent = _send(reading, encode_error or encode, heartbeat_seconds, resumes=resumes, fails_at_drain=fails_at_drain)
+    retry = RECONNECT_MILLISECONDS if encode_error is None else None
+    sent = _send(reading, encode_error or encode_own_error, heartbeat_seconds, retry)
     return _EventsResponse(reading, sent, {**SSE_HEADERS, **(headers or {})})
 
 
-_Item = SentEvent | ClewError | None
+_Item = SentEvent | str | ClewError | None
 
 
 class _Reading:
-    """Reads events in a task of its own, one ahead of the client. None is the end, an error the last item."""
+    """Reads events in a task of its own, one ahead of the client. None is the end, an error the last item.
 
-    def __init__(self, events: AsyncGenerator[SentEvent, None], drain: Drain) -> None:
+    Attributes:
+        newest_id: The newest id that was taken, of an event or alone; None: there was none.
+    """
+
+    def __init__(self, events: AsyncGenerator[SentEvent | str, None], drain: Drain) -> None:
+        self.newest_id: str | None = None
         self._items: asyncio.Queue[_Item] = asyncio.Queue(1)
         self._task = asyncio.create_task(self._read(events))
         self._draining = asyncio.create_task(drain.wait())
@@ -172,7 +188,10 @@ class _Reading:
         if done is None:
             return False, None
         self._next = None
-        return True, done.result()
+        item = done.result()
+        if isinstance(item, SentEvent | str):
+            self.newest_id = (item if isinstance(item, str) else item.id) or self.newest_id
+        return True, item
 
     @property
     def drains(self) -> bool:
@@ -192,7 +211,7 @@ class _Reading:
         await asyncio.wait({self._next, self._draining}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         return self._next if self._next.done() else None
 
-    async def _read(self, events: AsyncGenerator[SentEvent, None]) -> None:
+    async def _read(self, events: AsyncGenerator[SentEvent | str, None]) -> None:
         last: _Item = None
         try:
             async with aclosing(events):
@@ -209,13 +228,11 @@ class _Reading:
 
 async def _send(
     reading: _Reading,
-    encode_error: Callable[[ClewError], SentEvent],
+    encode_error: Callable[[ClewError], Sequence[SentEvent]],
     heartbeat_seconds: float,
-    *,
-    resumes: bool,
-    fails_at_drain: bool,
+    retry: int | None,
 ) -> AsyncGenerator[bytes, None]:
-    retry = RECONNECT_MILLISECONDS if resumes else None
+    """Send what is read, comments in between, and the error that ends it."""
     while True:
         has_come, item = await reading.take(heartbeat_seconds)
         if isinstance(item, SentEvent):
@@ -223,19 +240,18 @@ async def _send(
             yield replace(item, retry=retry).encode()
             retry = None
         elif isinstance(item, ClewError):
-            yield encode_error(item).encode()
+            for event in encode_error(item):
+                yield event.encode()
             return
-        elif has_come:
+        elif has_come and item is None:
             return
         elif reading.drains:
-            if resumes:
-                # Clients come again one after the other.
-                later = random.randint(1, 4) * RECONNECT_MILLISECONDS
-                yield SentEvent('{"type":"draining"}', event="draining", retry=later).encode()
-            elif fails_at_drain:
-                yield encode_error(Draining(DRAIN_MESSAGE)).encode()
+            # Clients come again one after the other.
+            later = random.randint(1, 4) * RECONNECT_MILLISECONDS / 1000
+            for event in encode_error(Draining(STREAM_DRAIN_MESSAGE, retry_seconds=later)):
+                yield event.encode()
             return
-        else:
+        elif not has_come:
             # A comment without an empty line ends no event: some clients would take the end for one.
             yield b": still here\n"
 

@@ -21,7 +21,7 @@ from clew.ag_ui.ag_ui_parts import BlobUrl
 from clew.serve.access import Authorized, Caller
 from clew.serve.answers import show
 from clew.serve.bodies import read_body
-from clew.serve.problems import InvalidParameter, make_body
+from clew.serve.problems import Draining, InvalidParameter, make_body
 from clew.serve.streams import SentEvent, stream_events
 from clew.serve.ui_messages import Chunk, ReplyChunks, UiMessage, convert_thread, read_message
 from clew.serve.worker_watch import WatchedRoute
@@ -231,14 +231,23 @@ async def _stream_chat(
     async def make() -> AsyncGenerator[SentEvent, None]:
         async with aclosing(follow()) as following:
             async for chunk in following:
-                yield SentEvent(json.dumps(chunk, ensure_ascii=False, separators=(",", ":")))
+                yield _encode_chunk(chunk)
         yield DONE
 
-    def encode_error(error: ClewError) -> SentEvent:
+    def encode_error(error: ClewError) -> Sequence[SentEvent]:
         text = make_body(error, caller.reader)["error"]["message"]
-        return SentEvent(json.dumps({"type": "error", "errorText": text}))
+        made: list[Chunk] = [{"type": "error", "errorText": text}]
+        if isinstance(error, Draining):
+            # The page hears when to resume the stream. Without the error it would take the message for complete.
+            data = {"retryAfterSeconds": error.retry_seconds}
+            made.insert(0, {"type": "data-draining", "data": data, "transient": True})
+        return [*map(_encode_chunk, made), DONE]
 
-    return await stream_events(request, make(), encode_error=encode_error, resumes=False, headers=UI_HEADERS)
+    return await stream_events(request, make(), encode_error=encode_error, headers=UI_HEADERS)
+
+
+def _encode_chunk(chunk: Chunk) -> SentEvent:
+    return SentEvent(json.dumps(chunk, ensure_ascii=False, separators=(",", ":")))
 
 
 async def _are_own(session: Session, waits: Waits) -> bool:
@@ -279,11 +288,11 @@ async def _run(request: Request, caller: Caller, run: RunAgentInput, agent: str 
                     await caller.forget_unresolved(session, event.code)
                 yield _encode_run_event(event, caller)
 
-    def encode_error(error: ClewError) -> SentEvent:
+    def encode_error(error: ClewError) -> Sequence[SentEvent]:
         told = make_body(error, caller.reader)["error"]
-        return _encode(RunErrorEvent(message=told["message"], code=told["code"]))
+        return [_encode(RunErrorEvent(message=told["message"], code=told["code"]))]
 
-    return await stream_events(request, make(), encode_error=encode_error, resumes=False)
+    return await stream_events(request, make(), encode_error=encode_error)
 
 
 def _encode_run_event(event: BaseEvent, caller: Caller) -> SentEvent:

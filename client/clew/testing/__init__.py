@@ -20,6 +20,8 @@ Raises:
     ImportError: The extra is not installed.
 """
 
+from clew_workflows.contract.extras import name_install
+
 try:
     from clew.local import Reply, ToolCall
     from clew.testing.recorded import ReplayFailed, evaluate, replay
@@ -28,7 +30,7 @@ try:
     from clew.testing.view import CalledTool, ThreadView
     from clew_audit.evaluation import Evaluation, Turn, TurnReply
 except ImportError as error:
-    message = f"clew.testing needs its libraries ({error.name} cannot be imported): pip install 'clew[testing]'"
+    message = f"clew.testing needs its libraries ({error.name} cannot be imported): {name_install('testing')}"
     raise ImportError(message, name=__name__) from error
 
 __all__ = [

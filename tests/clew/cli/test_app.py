@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import platform
 from collections import Counter
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -30,6 +32,14 @@ async def test_every_command_stands_under_one_heading() -> None:
     assert "\nCommands:" not in shown.out
     assert all(f"\n{heading}:\n" in shown.out for heading in COMMANDS)
     assert listed == Counter(dict.fromkeys(get_command(app).commands, 1))  # type: ignore[attr-defined]
+
+
+async def test_the_version_names_what_it_runs_on() -> None:
+    """One line has the versions of Clew, of Temporal's SDK and of Python."""
+    shown = await run_clew("--version")
+    assert (shown.code, shown.err) == (0, "")
+    sdk, python = version("temporalio"), platform.python_version()
+    assert shown.out == f"clew {version('clew')} (temporalio {sdk}, Python {python})\n"
 
 
 SERVING = {("worker",), ("dev",), ("serve",), ("codec-server",)}

@@ -17,6 +17,7 @@ from clew.cli import reach
 from clew.errors import ServerUnreachable, WorkerUnavailable
 from clew.local import Reply
 from clew.local.child import free_ports
+from clew_workflows.contract.extras import name_install
 from tests.support.command_line import make_environment, read_error, run_clew, start_command
 from tests.support.stack import Stack
 
@@ -194,11 +195,8 @@ async def test_ctrl_c_ends_quietly_and_the_request_goes_on(stack: Stack) -> None
 async def test_without_the_extra_the_command_says_what_to_install(missing: str) -> None:
     """One line and exit code 1, no ImportError."""
     program = f"import sys; sys.modules[{missing!r}] = None; from clew.cli import main; main(['status', 's'])"
-    assert await python(program) == (
-        1,
-        "",
-        "the command line needs typer, rich and prompt_toolkit: pip install 'clew[cli]'\n",
-    )
+    missed = f"the command line needs typer, rich and prompt_toolkit: {name_install('cli')}\n"
+    assert await python(program) == (1, "", missed)
 
 
 @pytest.mark.slow

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -44,8 +46,10 @@ def make_caller(**fields: Any) -> Caller:
 # The file of keys.
 
 
-def test_a_file_of_keys_has_hashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A key is found by its token. A changed file is read without a restart; one that is broken changes nothing."""
+def test_a_file_of_keys_has_hashes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A key is found by its token. A changed file is read without a restart; one that is broken is logged alone."""
     first, second = make_token(), make_token()
     path = tmp_path / "keys.toml"
     row = f'name = "a"\nhash = "{compute_hash(first)}"\ntenant = "acme"\nagents = ["support"]'
@@ -59,8 +63,31 @@ def test_a_file_of_keys_has_hashes(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     write_keys(path, f'name = "b"\nhash = "{compute_hash(second)}"\ntenant = "other"')
     assert keys.find(first) is None
     assert keys.find(second)
-    path.write_text("[[key")
-    assert keys.find(second)
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+    for break_file in (lambda: path.write_text("[[key"), path.unlink):
+        caplog.clear()
+        break_file()
+        assert keys.find(second)
+        (record,) = [record for record in caplog.records if record.levelno >= logging.ERROR]
+        assert "the keys stay as they were" in record.getMessage()
+
+
+def test_a_mounted_secret_is_read_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kubernetes moves a link to a new folder: the file has the same name, and perhaps the same size and time."""
+    monkeypatch.setattr(access, "RELOAD_SECONDS", -1.0)
+    tokens = {"one": make_token(), "two": make_token()}
+    for version, token in tokens.items():
+        (tmp_path / version).mkdir()
+        row = f'name = "a"\nhash = "{compute_hash(token)}"\ntenant = "acme"'
+        os.utime(write_keys(tmp_path / version / "keys.toml", row), (1, 1))
+    (tmp_path / "..data").symlink_to("one")
+    (tmp_path / "keys.toml").symlink_to("..data/keys.toml")
+    keys = Keys.load(tmp_path / "keys.toml")
+    assert keys.find(tokens["one"])
+    (tmp_path / "..new").symlink_to("two")
+    (tmp_path / "..new").rename(tmp_path / "..data")
+    assert keys.find(tokens["two"])
+    assert keys.find(tokens["one"]) is None
 
 
 @pytest.mark.parametrize(

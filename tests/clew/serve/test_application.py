@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Annotated
 
 import httpx
 import pytest
 from fastapi import Request
 from pydantic import BaseModel
+from temporalio.service import RPCError, RPCStatusCode
 
 from clew.errors import Busy
 from clew.serve import Keys, ServeSettings, make_app
 from clew.serve.access import Authorized
+from clew.serve.application import Readiness
 from clew.serve.bodies import read_body
+from clew.serve.streams import Drain
 from tests.support.serving import make_key
 
 TOKEN, KEY = make_key("own", "acme", requests_per_minute=1000)
@@ -112,3 +117,49 @@ async def test_unknown_routes_have_the_same_errors() -> None:
         missing, wrong = await http.get("/nothing"), await http.delete("/echo")
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "not_found")
     assert (wrong.status_code, wrong.json()["error"]["code"]) == (405, "method_not_allowed")
+
+
+@dataclass
+class FakeServer:
+    """A Temporal server, as a probe sees it.
+
+    Attributes:
+        is_up: Whether it answers.
+    """
+
+    is_up: bool = True
+
+    @property
+    def temporal(self) -> FakeServer:
+        return self
+
+    @property
+    def service_client(self) -> FakeServer:
+        return self
+
+    async def check_health(self, **_options: timedelta) -> bool:
+        if not self.is_up:
+            raise RPCError("away", RPCStatusCode.UNAVAILABLE, b"")
+        return True
+
+
+async def test_a_short_absence_of_the_server_leaves_the_process_ready() -> None:
+    """A process is ready once the Temporal server has answered, until it is away for half a minute, or it drains."""
+    server, drain, now = FakeServer(is_up=False), Drain(), 100.0
+    readiness = Readiness(drain, lambda: now)
+
+    async def is_ready() -> bool:
+        return await readiness.find_problem(server) is None  # type: ignore[arg-type]
+
+    assert not await is_ready()
+    server.is_up = True
+    assert await is_ready()
+    server.is_up = False
+    now += 29
+    assert await is_ready()
+    now += 2
+    assert not await is_ready()
+    server.is_up = True
+    assert await is_ready()
+    drain.announce()
+    assert not await is_ready()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Annotated, Any
 
 import httpx
 import pytest
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
+from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
 from clew.errors import InvalidInput
@@ -19,7 +20,11 @@ from clew.serve.access import Authorized
 from clew.serve.bodies import read_body
 from clew.serve.gate import find_body_limit
 from clew.serve.service_process import make_runtime
+from clew.serve.streams import SentEvent, stream_events
 from tests.clew.serve.test_application import KEY, OTHER_TOKEN, SETTINGS, TOKEN, make_client
+from tests.support import web
+from tests.support.scraping import Scrape
+from tests.support.waiting import wait_until
 
 
 class Values(BaseModel):
@@ -137,6 +142,37 @@ async def test_metrics_have_the_route_and_no_ids() -> None:
     assert "secret" not in text
     with pytest.raises(InvalidInput):
         make_runtime(f"{LOOPBACK}:{port}")
+
+
+async def test_open_streams_are_counted() -> None:
+    """Prometheus reads how many streams the process has, for an autoscaler: other requests are none."""
+    (port,) = free_ports(1)
+    runtime = make_runtime(f"{LOOPBACK}:{port}")
+    app = make_app(Keys([KEY]), clew=object(), settings=SETTINGS, meter=runtime.metric_meter)  # type: ignore[arg-type]
+
+    @app.get("/stream")
+    async def stream(request: Request) -> StreamingResponse:
+        async def make() -> AsyncGenerator[SentEvent, None]:
+            yield SentEvent("{}")
+            await asyncio.Event().wait()
+
+        return await stream_events(request, make())
+
+    async with web.serve(app) as host, httpx.AsyncClient(base_url=f"http://{host}") as http:
+
+        async def count() -> float:
+            return Scrape((await http.get(f"http://{LOOPBACK}:{port}/metrics")).text).sum("clew_serve_open_streams")
+
+        async def has_none() -> bool:
+            return await count() == 0
+
+        assert (await http.get("/health/live")).status_code == 200
+        assert await count() == 0
+        async with http.stream("GET", "/stream") as one, http.stream("GET", "/stream") as two:
+            await anext(one.aiter_text())
+            await anext(two.aiter_text())
+            assert await count() == 2
+        await wait_until(has_none)
 
 
 async def test_a_request_of_another_key_begins_between_those_of_a_burst() -> None:

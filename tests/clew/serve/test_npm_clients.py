@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Route, expect
 
+from clew.serve.streams import Drain
 from tests.support.browser import open_browser
 from tests.support.npm import install_packages, run_node
 from tests.support.serving import run_service
@@ -29,7 +30,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 async def test_a_page_of_use_chat(stack: Stack, packages: Path) -> None:
-    """A person writes, approves, reloads the page within a reply, and misses nothing."""
+    """A person writes, approves, reloads the page within a reply, and misses nothing; a drain cuts no reply short."""
     name = f"page-{uuid.uuid4().hex}"
     bundle = packages / "page.js"
     esbuild = packages / "node_modules" / "esbuild" / "bin" / "esbuild"
@@ -67,8 +68,15 @@ async def test_a_page_of_use_chat(stack: Stack, packages: Path) -> None:
         await expect(page.locator(".assistant").nth(3)).to_contain_text("Once")
         await page.reload()
         await expect(page.locator(".assistant").nth(3)).to_have_text(STORY.strip())
-        await expect(page.locator(".user")).to_have_count(4)
+        await say("slow story")
+        await expect(page.locator(".assistant").nth(4)).to_contain_text("Once")
+        ended: Drain = served.app.state.drain
+        served.app.state.drain = Drain()
+        ended.begin()
+        await expect(page.locator(".assistant").nth(4)).to_have_text(STORY.strip())
+        await expect(page.locator(".user")).to_have_count(5)
         await expect(page.get_by_role("alert")).to_have_count(0)
+        assert await page.evaluate("window.failures") == 1
 
 
 @pytest.mark.slow

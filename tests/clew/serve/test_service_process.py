@@ -29,7 +29,7 @@ from tests.support.processes import run_worker_process
 from tests.support.scripts import PausedModel
 from tests.support.serving import make_http, make_key
 from tests.support.stack import Stack
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 from tests.support.web import receive
 
 STORY = "".join(f"{number} sheep. " for number in range(60))
@@ -83,7 +83,7 @@ async def run_process(stack: Stack, clew: Clew, keys: Path, *options: str) -> As
 
 @pytest.mark.slow
 async def test_sigterm_drains_a_process(stack: Stack, tmp_path: Path) -> None:
-    """Streams end with a hint, a request that waits gets its answer, and the process exits with 0."""
+    """It serves on until load balancers know. Then streams end with a hint, waits get their answers, and it exits."""
     token, key = make_key("own", f"t-{uuid.uuid4().hex[:12]}")
     write_keys(tmp_path / "keys.toml", key)
     model = PausedModel()
@@ -96,18 +96,49 @@ async def test_sigterm_drains_a_process(stack: Stack, tmp_path: Path) -> None:
         events = receive(http, "/v1/sessions/chat/events?from_seq=0")
         assert (await anext(events)).data["type"]
         served.process.send_signal(signal.SIGTERM)
+
+        async def is_announced() -> bool:
+            return (await http.get("/health/ready")).status_code == 503
+
+        await wait_until(is_announced)
+        noticed = await http.get("/v1/sessions/chat")
+        assert (noticed.status_code, noticed.headers["Connection"]) == (200, "close")
         last = [event.data async for event in events][-1]
         assert last == {"type": "draining"}
         refused = await http.get("/v1/sessions/chat")
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
         assert int(refused.headers["Retry-After"]) >= 1
-        assert (await http.get("/health/ready")).status_code == 503
         model.free.set()
         assert (await waiting).json()["answer"] == "<hello>"
         async with asyncio.timeout(PATIENCE_SECONDS):
             assert await served.process.wait() == 0
         with pytest.raises(httpx.TransportError):
             await http.get("/health/live")
+
+
+@pytest.mark.slow
+async def test_a_second_signal_ends_a_process(stack: Stack, tmp_path: Path) -> None:
+    """At once, although it has minutes to drain. Its streams are told all the same."""
+    token, key = make_key("own", f"t-{uuid.uuid4().hex[:12]}")
+    keys = tmp_path / "keys.toml"
+    write_keys(keys, key)
+    async with (
+        run_process(stack, stack.clew, keys, "--drain-seconds", "1000") as served,
+        make_http(served.address, token) as http,
+    ):
+        await http.put("/v1/sessions/chat", json={"model": stack.add_model(PausedModel())})
+        events = receive(http, "/v1/sessions/chat/events?from_seq=0")
+        await anext(events)
+        served.process.send_signal(signal.SIGTERM)
+
+        async def is_announced() -> bool:
+            return (await http.get("/health/ready")).status_code == 503
+
+        await wait_until(is_announced)
+        served.process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            assert [event.data async for event in events][-1] == {"type": "draining"}
+            assert await served.process.wait() == 0
 
 
 @pytest.mark.slow
@@ -129,6 +160,7 @@ async def test_a_request_that_outlasts_the_drain_is_told_so(stack: Stack, tmp_pa
         served.process.send_signal(signal.SIGTERM)
         refused = await waiting
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
+        assert int(refused.headers["Retry-After"]) >= 1
         async with asyncio.timeout(PATIENCE_SECONDS):
             assert await served.process.wait() == 0
     model.free.set()

@@ -14,7 +14,7 @@ from fastapi import Request
 from fastapi.responses import StreamingResponse
 
 from clew.serve.streams import Drain, SentEvent, make_json_event, stream_events
-from clew_workflows.contract.errors import Busy, NotFound
+from clew_workflows.contract.errors import Busy, ClewError, NotFound, find_word
 from tests.support.serving import Served, run_service
 from tests.support.waiting import wait_until
 
@@ -56,7 +56,10 @@ async def served(source: Source) -> AsyncIterator[Served]:
 
         @running.app.get("/plain")
         async def stream_plainly(request: Request) -> StreamingResponse:
-            return await stream_events(request, source.read(), resumes=False, heartbeat_seconds=0.05)
+            def encode_error(error: ClewError) -> list[SentEvent]:
+                return [SentEvent(f"failed: {find_word(error)}"), SentEvent("over")]
+
+            return await stream_events(request, source.read(), encode_error=encode_error, heartbeat_seconds=0.05)
 
         yield running
 
@@ -139,8 +142,11 @@ async def test_a_client_that_leaves_ends_the_reading(served: Served, source: Sou
 
 
 async def test_a_drain_ends_streams(served: Served, source: Source) -> None:
-    """Clients that resume get a time for it; others get nothing that their protocol does not know."""
-    for path, last in (("/stream", "event: draining"), ("/plain", "data: {}")):
+    """Clients of the service's own streams get a time and the newest id; others get an error of their protocol."""
+    own = "event: draining\nid: 7\nretry: "
+    for path, last in (("/stream", own), ("/plain", "data: failed: draining\n\ndata: over")):
+        source.queue.put_nowait("5")
+        source.queue.put_nowait(SentEvent("{}", id="7"))
         source.queue.put_nowait(SentEvent("{}"))
         drain = served.app.state.drain = Drain()
         async with served.http.stream("GET", path) as answer:
@@ -149,7 +155,18 @@ async def test_a_drain_ends_streams(served: Served, source: Source) -> None:
                 text += piece
                 drain.begin()
         text = text.replace(": still here\n", "")
-        blocks = [block for block in text.split("\n\n") if block]
-        assert blocks[-1].startswith(last)
+        assert text[text.rindex("data: {}\n\n") :].removeprefix("data: {}\n\n").startswith(last)
         assert ("retry" in text) is (path == "/stream")
         assert drain.active == 0
+
+
+async def test_a_drain_before_the_first_id_tells_where_the_stream_began(served: Served, source: Source) -> None:
+    """A client that comes again with it misses nothing that has happened meanwhile."""
+    source.queue.put_nowait("5")
+    source.queue.put_nowait(SentEvent("{}"))
+    async with served.http.stream("GET", "/stream") as answer:
+        text = ""
+        async for piece in answer.aiter_text():
+            text += piece
+            served.app.state.drain.begin()
+    assert "event: draining\nid: 5\n" in text

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from clew_workflows.contract.content import Content, join_texts, list_media
 from clew_workflows.contract.errors import EncodingUnavailable, InvalidInput
+from clew_workflows.contract.extras import name_extra
 from clew_workflows.contract.media_tokens import NEUTRAL, MediaFormula, find_formula
 from clew_workflows.contract.messages import Message, ToolSpec, canonicalize
 from clew_workflows.contract.names import ENCODING_NAME
@@ -239,7 +240,7 @@ def _load_vocabulary(name: str) -> tiktoken.Encoding:
     try:
         import tiktoken  # noqa: PLC0415 - heavy and optional: only what commits entries needs it
     except ImportError as error:
-        raise EncodingUnavailable("counting tokens needs tiktoken: install 'clew[worker]'") from error
+        raise EncodingUnavailable(f"counting tokens needs tiktoken: install {name_extra('worker')}") from error
     with _translate_errors(name):
         bundled = _read_bundled(name)
         if bundled is None:
@@ -261,7 +262,7 @@ def _translate_errors(name: str) -> Iterator[None]:
         yield
     except Exception as error:
         raise EncodingUnavailable(
-            f"the vocabulary of {name} cannot be loaded ({error}): install 'clew[worker]', which brings it"
+            f"the vocabulary of {name} cannot be loaded ({error}): install {name_extra('worker')}, which brings it"
         ) from error
 
 

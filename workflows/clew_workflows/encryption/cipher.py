@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from clew_workflows.contract.errors import UnknownKey
+from clew_workflows.contract.extras import name_install
 
 # Keys in environment variables, as `kid:base64key,…`. Pure.
 
@@ -155,5 +156,5 @@ def _make_cipher(key: bytes) -> AESGCM:
     try:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415 - an extra
     except ModuleNotFoundError:
-        raise ValueError(f"{KEYS_VARIABLE} needs the extra `encryption`: pip install 'clew[encryption]'") from None
+        raise ValueError(f"{KEYS_VARIABLE} needs the extra `encryption`: {name_install('encryption')}") from None
     return AESGCM(key)

@@ -46,15 +46,11 @@ async def create_completion(
         options = body.stream_options or bodies.ChatStreamOptions()
         chunks = Chunks(turn.frame, include_usage=bool(options.include_usage))
 
-        def encode_error(error: ClewError) -> SentEvent:
-            return SentEvent(json.dumps(make_error_body(error, caller.reader)))
+        def encode_error(error: ClewError) -> list[SentEvent]:
+            return [SentEvent(json.dumps(make_error_body(error, caller.reader)))]
 
         response: Response = await stream_events(
-            request,
-            _stream(turn, chunks, caller.reader),
-            encode_error=encode_error,
-            resumes=False,
-            fails_at_drain=True,
+            request, _stream(turn, chunks, caller.reader), encode_error=encode_error
         )
     else:
         done = await answer_or_leave(request, run(turn, turn.make_events(caller.reader, may_approve=False)))

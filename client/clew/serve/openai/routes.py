@@ -122,15 +122,15 @@ async def send_events(
 ) -> StreamingResponse:
     """Make the response that streams the events of a response, behind the one with a number."""
 
-    def encode_error(error: ClewError) -> SentEvent:
+    def encode_error(error: ClewError) -> list[SentEvent]:
         body = make_error_body(error, find_reader(request))["error"]
         fields = {name: body[name] for name in ("code", "message", "param")}
         # A client that comes again goes on behind it.
         number = max(events.last_number, starting_after or 0)
-        return encode_event({"type": "error", **fields, "sequence_number": number})
+        return [encode_event({"type": "error", **fields, "sequence_number": number})]
 
     sent = stream(turn, events, starting_after)
-    return await stream_events(request, sent, encode_error=encode_error, resumes=False, fails_at_drain=True)
+    return await stream_events(request, sent, encode_error=encode_error)
 
 
 def make_page(

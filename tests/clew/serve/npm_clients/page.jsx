@@ -1,4 +1,5 @@
-// A page of `useChat`: messages, approvals, a tool that the page runs itself, and a reply that goes on after a reload.
+// A page of `useChat`: messages, approvals, a tool that the page runs itself, and a reply that goes on after a reload
+// and after a drain of the service.
 import { useChat } from "@ai-sdk/react";
 import {
   DefaultChatTransport,
@@ -29,6 +30,12 @@ function Page() {
     sendAutomaticallyWhen: options =>
       lastAssistantMessageIsCompleteWithApprovalResponses(options) ||
       lastAssistantMessageIsCompleteWithToolCalls(options),
+    onData({ type, data }) {
+      if (type === "data-draining") setTimeout(() => chat.resumeStream(), data.retryAfterSeconds * 1000);
+    },
+    onError() {
+      window.failures = (window.failures ?? 0) + 1;
+    },
     onToolCall({ toolCall }) {
       if (toolCall.toolName === "show_map") {
         chat.addToolOutput({ tool: "show_map", toolCallId: toolCall.toolCallId, output: { shown: toolCall.input.city } });
