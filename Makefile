@@ -137,11 +137,15 @@ $(READY): constraints/dev.txt constraints/model.txt pyproject.toml
 LOCK = $(VENV)/lock/bin/uv pip compile --universal --python-version 3.11 --generate-hashes --no-annotate \
 	--custom-compile-command 'make lock' $(if $(UPGRADE),--upgrade) --quiet
 
+# The extras of the image.
+IMAGE = worker serve mcp bedrock telemetry
+
 lock: ## update constraints/*.txt (UPGRADE=1 moves to the newest versions)
 	$(PYTHON) -m venv $(VENV)/lock
 	$(VENV)/lock/bin/python -m pip install --quiet uv
 	$(LOCK) --extra dev pyproject.toml constraints/build.in --output-file constraints/dev.txt
-	$(LOCK) --extra worker pyproject.toml --constraints constraints/dev.txt --output-file constraints/worker.txt
+	$(LOCK) constraints/build.in --constraints constraints/dev.txt --output-file constraints/build.txt
+	$(LOCK) $(IMAGE:%=--extra %) pyproject.toml --constraints constraints/dev.txt --output-file constraints/image.txt
 	$(LOCK) --extra serve --extra encryption pyproject.toml --constraints constraints/dev.txt \
 		--output-file constraints/serve.txt
 	$(LOCK) --no-deps constraints/model.in --output-file constraints/model.txt

@@ -1,7 +1,7 @@
-"""Install programs of others: those of the local cluster with `make deploy-servers`, those that check the chart, too.
+"""Install programs of others: those of the local cluster with `make deploy-servers`, and those that check the chart.
 
-They are built from Go modules: `go.mod` and `go.sum` in a folder pin every module with its hash. A build is kept by the
-hash of these two files, outside of the checkout, so that another checkout finds it; it needs no compiler then.
+They are built from Go modules: `go.mod` and `go.sum` in a folder pin every module with its hash. A build is kept by
+the hash of these two files, outside of the checkout, so that another checkout finds it; it needs no compiler then.
 PostgreSQL comes from the system's packages.
 """
 

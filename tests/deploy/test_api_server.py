@@ -27,7 +27,7 @@ from tests.support.chart import CASES, NAMESPACE, Object, render, render_values,
 START_SECONDS = 120
 TOKEN = "of-the-test"
 KINDS = {"ScaledObject": "scaledobjects", "TriggerAuthentication": "triggerauthentications"}
-"""KEDA's kinds and their names in paths. Their definitions here take any fields: KEDA's types check those elsewhere."""
+"""KEDA's kinds and their names in paths. Here they take any fields: KEDA's types check those elsewhere."""
 
 pytestmark = pytest.mark.slow
 

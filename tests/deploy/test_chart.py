@@ -79,7 +79,7 @@ def test_each_process_has_the_secrets_that_it_needs_and_no_others() -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_workers_are_scaled_by_the_task_queues_that_they_poll(case: str) -> None:
-    """Each autoscaler scales its own Deployment by all queues that the code names, in one of Temporal's namespaces."""
+    """Each autoscaler scales its own Deployment by all queues that its workers poll."""
     objects = render(case)
     deployments = select(objects, "Deployment")
     for name, scaled in select(objects, "ScaledObject").items():
@@ -89,12 +89,10 @@ def test_workers_are_scaled_by_the_task_queues_that_they_poll(case: str) -> None
             continue
         variables = read_variables(objects, deployments[name])
         queue, limits = variables["CLEW_TASK_QUEUE"], read_rate_limits(variables)
+        models = [name_model_queue(queue), *(name_provider_queue(queue, limited) for limited in limits)]
         served = {
             "sessions": {queue: "workflow,activity", name_caller_queue(queue): "activity"},
-            "models": {
-                each: "activity"
-                for each in (name_model_queue(queue), *(name_provider_queue(queue, limited) for limited in limits))
-            },
+            "models": dict.fromkeys(models, "activity"),
             "tools": {name_tool_queue(queue): "activity"},
         }
         expected = {
@@ -161,7 +159,7 @@ def test_probes_ask_the_ports_that_the_processes_answer() -> None:
 
 
 def test_requests_reach_the_service_and_nothing_else() -> None:
-    """The ingress leads to the Service, that to the pods of the service; policies let in the ingress and Prometheus."""
+    """The ingress leads to the Service, that to the service's pods; policies let in the ingress and Prometheus."""
     objects = render("serve")
     (rule,) = select(objects, "Ingress")["clew-serve"]["spec"]["rules"]
     (path,) = rule["http"]["paths"]
