@@ -132,7 +132,7 @@ async def run_cluster(folder: Path) -> AsyncIterator[Cluster]:
 
             await child.wait_until(is_ready, START_SECONDS)
             restricted = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn")}
-            namespace = {"metadata": {"name": NAMESPACE, "labels": restricted}}
+            namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": restricted}}
             (await cluster.create("/api/v1/namespaces", namespace)).raise_for_status()
             for kind, plural in KINDS.items():
                 definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -151,7 +151,8 @@ def define(kind: str, plural: str) -> Object:
     version = {"name": "v1alpha1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
     names = {"kind": kind, "plural": plural, "singular": kind.lower(), "listKind": f"{kind}List"}
     spec = {"group": "keda.sh", "scope": "Namespaced", "names": names, "versions": [version]}
-    return {"metadata": {"name": f"{plural}.keda.sh"}, "spec": spec}
+    definition = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}
+    return {**definition, "metadata": {"name": f"{plural}.keda.sh"}, "spec": spec}
 
 
 def list_pods(objects: Sequence[Object]) -> list[Object]:

@@ -12,11 +12,12 @@ import json
 import os
 import re
 import shutil
+import ssl
 import subprocess
 import threading
 import zipfile
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -25,16 +26,47 @@ from typing import Any
 import httpx
 import pytest
 
-from clew.local.child import LOOPBACK, Child, child_process, free_ports
+from clew.local import Reply, ToolCall
+from clew.local.child import LOOPBACK, Child, accepts_connections, child_process, free_ports
 from clew.serve.access import compute_hash, make_token
+from tests.support.chart import Object, find_container, read_variables, render, select
 from tests.support.processes import ROOT
 from tests.support.stack import Stack
+from tests.support.tls import make_certificates
 
 BASE = "docker.io/library/python:3.13-slim"
 PACKAGES = "python3,python3-venv,python3-pip,ca-certificates"
 CERTIFICATES = ("/etc/ssl/certs", "/usr/local/share/ca-certificates")
 """How this machine's pip believes the index of its packages."""
+PIP = ["--volume=/etc/pip.conf:/etc/pip.conf:ro"] if Path("/etc/pip.conf").exists() else []
+"""Its settings, for a build without the secret."""
 START_SECONDS = 60
+USER = 10001
+
+AGENTS = """
+from clew import Agent, tool
+
+
+@tool
+def look_up(order_id: int) -> str:
+    "Look an order up."
+    return f"order {order_id} is on its way"
+
+
+support = Agent("support", model="scripted:in-the-image", system_prompt="You help.", tools=[look_up])
+"""
+NGINX = """
+user root; daemon off; pid {folder}/nginx.pid; error_log stderr; events {{}}
+http {{
+  access_log off; client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy;
+  fastcgi_temp_path {folder}/fastcgi; uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;
+  server {{
+    listen {host}:{port} ssl; ssl_certificate {folder}/server.pem; ssl_certificate_key {folder}/server.pem;
+    proxy_http_version 1.1; proxy_set_header Connection ""; {rules}
+    location / {{ proxy_pass http://{host}:{target}; }}
+  }}
+}}
+"""
 
 # The root is read-only as with `docker run --read-only`, with what a container engine mounts.
 ENTER = """
@@ -118,6 +150,7 @@ class Builder:
         root = Path(self.run(*self.buildah, "mount", container).strip())
         secrets = self.folder / "secrets"
         secrets.mkdir(exist_ok=True)
+        os.chown(secrets, USER, USER)
         return Image(root, inspected["Docker"]["config"], secrets)
 
 
@@ -151,6 +184,25 @@ def image(builder: Builder) -> Image:
     return builder.open("localhost/clew")
 
 
+@pytest.fixture(scope="module")
+def own(builder: Builder, tmp_path_factory: pytest.TempPathFactory) -> Image:
+    """The image of the page, with a package of one's own and an agent."""
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "Dockerfile").write_text(read_block("RUN pip install") + read_block("COPY my_package"))
+    (folder / "requirements.txt").write_text("iniconfig\npydantic\n")
+    (folder / "my_package").mkdir()
+    (folder / "my_package/agents.py").write_text(AGENTS)
+    builder.build("own", folder, *PIP)
+    return builder.open("localhost/own")
+
+
+def read_block(word: str) -> str:
+    """Read the block of the page that has a word."""
+    blocks = re.findall(r"(?ms)^```(?:dockerfile)?\n(.*?)^```", (ROOT / "docs/deployment.md").read_text())
+    (block,) = [block for block in blocks if word in block]
+    return str(block)
+
+
 def run_inside(image: Image, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a program in the image to its end."""
     return subprocess.run(
@@ -164,10 +216,11 @@ def run_inside(image: Image, *arguments: str, **environment: str) -> subprocess.
 
 
 @asynccontextmanager
-async def run_role(image: Image, role: str, ready: str, **environment: str) -> AsyncIterator[Child]:
+async def run_role(image: Image, arguments: Sequence[str], **environment: str) -> AsyncIterator[Child]:
     """Run a role of the image until it has said that it is ready; it ends with status 0 at SIGTERM."""
-    command = image.make_command([*image.config["Entrypoint"], role])
-    async with child_process(role, command, env=image.make_environment(**environment)) as child:
+    ready = {"worker": "worker ready", "serve": "serving: "}[arguments[0]]
+    command = image.make_command([*image.config["Entrypoint"], *arguments])
+    async with child_process(arguments[0], command, env=image.make_environment(**environment)) as child:
 
         async def is_ready() -> bool:
             return ready in child.log.read_text()
@@ -185,11 +238,9 @@ async def check_health(image: Image, **environment: str) -> int:
     return ended.returncode
 
 
-def read_dockerfile(word: str) -> str:
-    """Read the Dockerfile of the page that has a word."""
-    blocks = re.findall(r"(?ms)^```dockerfile\n(.*?)^```", (ROOT / "docs/deployment.md").read_text())
-    (block,) = [block for block in blocks if word in block]
-    return str(block)
+def format_key(key: str) -> str:
+    """Format the file of keys with one key, which may set models."""
+    return f'[[key]]\nname = "one"\nhash = "{compute_hash(key)}"\ntenant = "acme"\n'
 
 
 # The image.
@@ -252,8 +303,8 @@ async def test_a_message_to_the_service_is_answered_by_the_worker(image: Image, 
     url = f"http://{LOOPBACK}:{serve_port}/v1/sessions/from-outside"
     assert await check_health(image, **working) == 1
     async with (
-        run_role(image, "worker", "worker ready: task queue 'in-the-image'", **working),
-        run_role(image, "serve", "serving: ", **serving),
+        run_role(image, ["worker"], **working),
+        run_role(image, ["serve"], **serving),
         httpx.AsyncClient(headers=headers, trust_env=False, timeout=START_SECONDS) as http,
     ):
         (await http.put(url, json={"model": stack.add_model("from the image")})).raise_for_status()
@@ -284,9 +335,9 @@ async def test_the_image_has_what_each_variable_asks_for(image: Image, stack: St
         "AWS_SECRET_ACCESS_KEY": "two-is-secret",
     }
     serving = {"CLEW_SERVE_HOST": LOOPBACK, "CLEW_SERVE_PORT": str(serve_port), "CLEW_SERVE_KEYS": "/run/keys.toml"}
-    async with run_role(image, "worker", "worker ready", **both, **working) as worker:
+    async with run_role(image, ["worker"], **both, **working) as worker:
         assert "models: bedrock" in worker.log.read_text()
-    async with run_role(image, "serve", "serving: ", **both, **serving):
+    async with run_role(image, ["serve"], **both, **serving):
         pass
 
 
@@ -300,21 +351,86 @@ def freeze(image: Image) -> set[str]:
     return set(ended.stdout.split())
 
 
-def test_an_image_of_three_lines_has_packages_of_ones_own(builder: Builder, image: Image, tmp_path: Path) -> None:
+def test_an_image_of_three_lines_has_packages_of_ones_own(image: Image, own: Image) -> None:
     """As the page says it: they are in the same environment, and all others keep the versions that were tested."""
-    (tmp_path / "Dockerfile").write_text(read_dockerfile("RUN pip install"))
-    (tmp_path / "requirements.txt").write_text("iniconfig\npydantic\n")
-    pip = ["--volume=/etc/pip.conf:/etc/pip.conf:ro"] if Path("/etc/pip.conf").exists() else []
-    builder.build("own", tmp_path, *pip)
-    own = builder.open("localhost/own")
     assert own.config["User"] == image.config["User"]
     assert {name.partition("==")[0] for name in freeze(own) - freeze(image)} == {"iniconfig"}
     assert freeze(image) - freeze(own) == set()
-    imported = run_inside(own, "python", "-c", "import clew.worker, clew.serve, iniconfig")
+    imported = run_inside(own, "python", "-c", "import clew.worker, clew.serve, iniconfig, my_package.agents")
     assert imported.returncode == 0, imported.stderr
+
+
+def test_a_requirement_that_changes_a_tested_version_is_refused(builder: Builder, tmp_path: Path) -> None:
+    """The build fails, and names the constraint."""
+    (tmp_path / "Dockerfile").write_text(read_block("RUN pip install"))
     (tmp_path / "requirements.txt").write_text("pydantic<2.10\n")
     with pytest.raises(AssertionError, match="constraint"):
-        builder.build("conflicting", tmp_path, *pip)
+        builder.build("conflicting", tmp_path, *PIP)
+
+
+def make_nginx(ingress: Object, folder: Path, port: int, target: int) -> str:
+    """Make the configuration of nginx that an Ingress asks ingress-nginx for, on this machine."""
+    prefix = "nginx.ingress.kubernetes.io/"
+    rules = {name.removeprefix(prefix): value for name, value in ingress["metadata"]["annotations"].items()}
+    largest = rules.pop("proxy-body-size")
+    lines = [f"client_max_body_size {largest};", *(f"{name.replace('-', '_')} {rules[name]};" for name in rules)]
+    return NGINX.format(folder=folder, host=LOOPBACK, port=port, target=target, rules=" ".join(lines))
+
+
+@pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
+async def test_an_agent_is_served_over_tls_by_what_the_chart_says(own: Image, stack: Stack, tmp_path: Path) -> None:
+    """Processes of the image with the arguments and variables of the chart's objects, behind nginx as its ingress.
+
+    Addresses, and the folders of Secrets and of the store, are those of this machine.
+    """
+    objects = render("serve")
+    key, ports = make_token(), free_ports(6)
+    tls, serving = ports[:2]
+    (own.secrets / "keys.toml").write_text(format_key(key))
+    make_certificates(tmp_path)
+    nginx = tmp_path / "nginx.conf"
+    nginx.write_text(make_nginx(select(objects, "Ingress")["clew-serve"], tmp_path, tls, serving))
+
+    def use_tool(body: dict[str, Any]) -> Reply:
+        newest = body["messages"][-1]
+        if newest["role"] == "tool":
+            return Reply(newest["content"])
+        return Reply(tool_calls=(ToolCall("look_up", {"order_id": 1234}),))
+
+    stack.scripts["in-the-image"] = use_tool
+    here = {
+        **stack.environ,
+        "TEMPORAL_ADDRESS": stack.server.address,
+        "TEMPORAL_NAMESPACE": stack.server.namespace,
+        "CLEW_TASK_QUEUE": "of-the-chart",
+        "CLEW_STORE": "/run/store",
+        "CLEW_METRICS_ADDRESS": "",
+        "CLEW_SERVE_HOST": LOOPBACK,
+        "CLEW_SERVE_PORT": str(serving),
+        "CLEW_SERVE_KEYS": "/run/keys.toml",
+    }
+    url, headers = f"https://{LOOPBACK}:{tls}/v1/sessions/order", {"Authorization": f"Bearer {key}"}
+    context = ssl.create_default_context(cafile=tmp_path / "ca.crt")
+    async with AsyncExitStack() as running:
+        deployments = select(objects, "Deployment").values()
+        for port, deployment in zip(ports[2:], deployments, strict=True):
+            variables = {**read_variables(objects, deployment), **here, "CLEW_HEALTH_ADDRESS": f"{LOOPBACK}:{port}"}
+            role = run_role(own, find_container(deployment)["args"], **variables)
+            await running.enter_async_context(role)
+        proxy = child_process("nginx", ["nginx", "-p", str(tmp_path), "-c", str(nginx)])
+        child = await running.enter_async_context(proxy)
+        await child.wait_until(lambda: accepts_connections(tls), START_SECONDS)
+        http = httpx.AsyncClient(headers=headers, verify=context, trust_env=False, timeout=START_SECONDS)
+        await running.enter_async_context(http)
+        (await http.put(url, json={"agent": "support"})).raise_for_status()
+        sent = {"Idempotency-Key": "first"}
+        answered = await http.post(
+            f"{url}/messages", params={"wait": 30}, headers=sent, json={"content": "Where is my order?"}
+        )
+        assert (answered.status_code, answered.json().get("answer")) == (200, "order 1234 is on its way")
+        async with http.stream("GET", f"{url}/requests/first/events") as events:
+            assert events.headers["Content-Type"].startswith("text/event-stream")
+            assert "order 1234 is on its way" in (await events.aread()).decode()
 
 
 def test_packages_come_from_a_private_index(builder: Builder, tmp_path: Path) -> None:
@@ -332,7 +448,7 @@ def test_packages_come_from_a_private_index(builder: Builder, tmp_path: Path) ->
         for name, text in files.items():
             made.writestr(f"team_tools-1.0.dist-info/{name}", text)
     (folder / "index.html").write_text(f'<a href="{wheel}">{wheel}</a>')
-    (tmp_path / "Dockerfile").write_text(read_dockerfile("RUN --mount=type=secret"))
+    (tmp_path / "Dockerfile").write_text(read_block("RUN --mount=type=secret"))
     (tmp_path / "requirements.txt").write_text("team-tools\n")
     handler = functools.partial(SimpleHTTPRequestHandler, directory=str(tmp_path / "index"))
     with ThreadingHTTPServer((LOOPBACK, 0), handler) as server:
