@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 	pages docs format record release-files release-check lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' Makefile
 
 setup: $(READY) ## create .venv with all that the other targets need
 

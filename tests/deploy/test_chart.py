@@ -118,6 +118,22 @@ def test_the_settings_are_variables_that_a_worker_can_read(case: str, tmp_path: 
             assert read_settings({**variables, **own}).rate_limits == read_rate_limits(variables)
 
 
+def test_values_of_variables_are_texts_as_they_are_written() -> None:
+    """Numbers have no exponent, and truth values are words."""
+    settings = {"CLEW_GRACE_SECONDS": 1000000, "CLEW_ROLLOVER_EVENTS": "9000", "CLEW_ENCRYPTION_ACCEPT_PLAIN": True}
+    workers = {"all": {"serves": ["sessions"], "graceSeconds": 1, "settings": {"CLEW_STORE_CALLS": 2000000}}}
+    objects = render_values(settings=settings, workers=workers, rateLimits={"openai": 0.5})
+    variables = read_variables(objects, select(objects, "Deployment")["clew-all"])
+    (config,) = select(objects, "ConfigMap").values()
+    assert {name: config["data"][name] for name in settings} == {
+        "CLEW_GRACE_SECONDS": "1000000",
+        "CLEW_ROLLOVER_EVENTS": "9000",
+        "CLEW_ENCRYPTION_ACCEPT_PLAIN": "true",
+    }
+    assert variables["CLEW_STORE_CALLS"] == "2000000"
+    assert read_rate_limits(variables) == {"openai": 0.5}
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_the_connection_is_made_of_variables_that_the_sdk_reads(case: str) -> None:
     """The certificates of a client, the authority and the name of the server are where the Secret is mounted."""
@@ -136,6 +152,9 @@ def test_the_connection_is_made_of_variables_that_the_sdk_reads(case: str) -> No
             assert profile.tls.client_private_key == Path(folder, "tls.key")
             assert profile.tls.server_root_ca_cert == (Path(folder, "ca.crt") if tls.get("ca") else None)
             assert profile.tls.server_name == tls.get("serverName")
+    port = int(values.get("address", "temporal-frontend.temporal:7233").rpartition(":")[2])
+    (policy,) = [each for name, each in select(objects, "NetworkPolicy").items() if name == "clew"]
+    assert {"port": port} in [each for rule in policy["spec"]["egress"] for each in rule["ports"]]
 
 
 def test_probes_ask_the_ports_that_the_processes_answer() -> None:

@@ -77,6 +77,11 @@ securityContext:
     drop: [ALL]
 {{- end }}
 
+{{/* A variable's value as a text. Helm would write a large number as 1e+06. */}}
+{{- define "clew.value" -}}
+{{ kindIs "string" . | ternary . (toJson .) | quote }}
+{{- end }}
+
 {{/* The variables of every container, beside the ConfigMap's. */}}
 {{- define "clew.variables" -}}
 - name: CLEW_METRICS_ADDRESS
