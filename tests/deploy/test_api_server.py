@@ -132,7 +132,11 @@ async def run_cluster(folder: Path) -> AsyncIterator[Cluster]:
 
             await child.wait_until(is_ready, START_SECONDS)
             restricted = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn")}
-            namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": restricted}}
+            namespace = {
+                "apiVersion": "v1",
+                "kind": "Namespace",
+                "metadata": {"name": NAMESPACE, "labels": restricted},
+            }
             (await cluster.create("/api/v1/namespaces", namespace)).raise_for_status()
             for kind, plural in KINDS.items():
                 definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"

@@ -126,10 +126,8 @@ def test_every_module_of_a_program_has_a_hash(folder: str) -> None:
     files = ROOT / "deploy/servers" / folder
     text = (files / "go.mod").read_text()
     replaced = dict(re.findall(r"(?m)^(?:replace|\t)\s*(\S+) => (\S+ v\S+)", text))
-    required = [
-        (name, version) for name, version in re.findall(r"(?m)^\s+(\S+) (v\S+)", text) if name not in replaced
-    ]
-    required += [(name, version) for name, version in (target.split() for target in replaced.values())]
+    listed = dict(re.findall(r"(?m)^\s+(\S+) (v\S+)", text))
+    required = [tuple(replaced.get(name, f"{name} {version}").split()) for name, version in listed.items()]
     hashed = {tuple(line.split()[:2]) for line in (files / "go.sum").read_text().splitlines()}
     assert required
     assert [one for one in required if not hashed & {one, (one[0], f"{one[1]}/go.mod")}] == []
