@@ -24,12 +24,14 @@ TRACES = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{NOWHERE}"}
 CASES = [
     ("worker", {"CLEW_MCP": "mcp.json"}, "mcp", ("mcp",)),
     ("worker", {"CLEW_BEDROCK_REGION": "us-east-1"}, "bedrock", ("botocore",)),
-    ("worker", TRACES, "telemetry", ("opentelemetry",)),
+    ("worker", TRACES, "telemetry", ("opentelemetry.sdk", "opentelemetry.exporter")),
     ("worker", ENCRYPTION, "encryption", ("cryptography",)),
-    ("serve", TRACES, "telemetry", ("opentelemetry",)),
-    ("serve", ENCRYPTION, "encryption", ("cryptography",)),
+    ("serve", TRACES, "telemetry", ("opentelemetry.sdk", "opentelemetry.exporter")),
 ]
-"""The command, the variables, the extra that they need, and the modules that it brings."""
+"""The command, the variables, the extra that they need, and the modules that it brings.
+
+What the extra `encryption` brings is a dependency of `serve`, too.
+"""
 
 
 def list_sources() -> list[Path]:
