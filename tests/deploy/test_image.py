@@ -85,6 +85,7 @@ MISSING = [tool for tool in ("buildah", "debootstrap", "unshare") if shutil.whic
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.skipif(
         bool(MISSING) or os.geteuid() != 0, reason=f"needs root and {', '.join(MISSING) or 'nothing'}"
     ),
