@@ -14,11 +14,11 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo chat test test-all test-cluster test-others chaos search mutants check deploy-tools client-suites \
-	pin-images deploy-servers local-cluster peers \
+	pin-images deploy-servers deploy-api-server local-cluster peers \
 	pages docs format record release-files release-check lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' Makefile
 
 setup: $(READY) ## create .venv with all that the other targets need
 
@@ -63,12 +63,13 @@ check: $(READY) ## run ruff, mypy and pyright, and check the pages: what is gene
 	$(BIN)/python -m docs.generate --check
 	$(BUILD_SITE)
 
-deploy-tools: $(VENV)/deploy/.ready ## install the linters of deploy/, whose tests are skipped without them
+deploy-tools: $(VENV)/deploy/.ready ## install the linters of deploy/ and Helm (needs Go), without which tests are skipped
 
-$(VENV)/deploy/.ready: constraints/deploy.txt $(READY)
+$(VENV)/deploy/.ready: constraints/deploy.txt deploy/servers/helm/go.sum $(READY)
 	$(PYTHON) -m venv $(VENV)/deploy
 	$(VENV)/deploy/bin/python -m pip --disable-pip-version-check install --no-compile --require-hashes --only-binary :all: \
 		-r constraints/deploy.txt
+	$(BIN)/python -m deploy.servers.programs deploy-tools
 	@touch $@
 
 client-suites: $(VENV)/clients/.ready ## install the suites and clients of others, whose tests are skipped without them
@@ -83,7 +84,10 @@ pin-images: $(READY) ## ask the registries for the digests of the images in depl
 	$(BIN)/python -m deploy.pin_images
 
 deploy-servers: $(READY) ## build Temporal's server and SeaweedFS from source, and install PostgreSQL (needs Go)
-	$(BIN)/python -m deploy.servers.programs
+	$(BIN)/python -m deploy.servers.programs deploy-servers
+
+deploy-api-server: $(READY) ## build Kubernetes' API server and etcd, to which a test sends the chart (needs Go)
+	$(BIN)/python -m deploy.servers.programs deploy-api-server
 
 local-cluster: $(READY) ## run Temporal on PostgreSQL, SeaweedFS and three workers as processes until Ctrl-C
 	@$(BIN)/python -m deploy.local_cluster $(if $(LOCAL_MODEL),--local-model)
@@ -133,11 +137,15 @@ $(READY): constraints/dev.txt constraints/model.txt pyproject.toml
 LOCK = $(VENV)/lock/bin/uv pip compile --universal --python-version 3.11 --generate-hashes --no-annotate \
 	--custom-compile-command 'make lock' $(if $(UPGRADE),--upgrade) --quiet
 
+# The extras of the image.
+IMAGE = worker serve mcp bedrock telemetry
+
 lock: ## update constraints/*.txt (UPGRADE=1 moves to the newest versions)
 	$(PYTHON) -m venv $(VENV)/lock
 	$(VENV)/lock/bin/python -m pip install --quiet uv
 	$(LOCK) --extra dev pyproject.toml constraints/build.in --output-file constraints/dev.txt
-	$(LOCK) --extra worker pyproject.toml --constraints constraints/dev.txt --output-file constraints/worker.txt
+	$(LOCK) constraints/build.in --constraints constraints/dev.txt --output-file constraints/build.txt
+	$(LOCK) $(IMAGE:%=--extra %) pyproject.toml --constraints constraints/dev.txt --output-file constraints/image.txt
 	$(LOCK) --extra serve --extra encryption pyproject.toml --constraints constraints/dev.txt \
 		--output-file constraints/serve.txt
 	$(LOCK) --no-deps constraints/model.in --output-file constraints/model.txt

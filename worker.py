@@ -1,4 +1,4 @@
-"""Runs the worker, in the checkout and in the image: python worker.py --tools my_package.tools."""
+"""Runs the worker, in the checkout: python worker.py --tools my_package.tools."""
 
 from clew_activities.worker import main
 

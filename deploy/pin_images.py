@@ -51,8 +51,8 @@ def find_references(text: str) -> list[tuple[str, str | None]]:
 
 
 def list_files() -> list[Path]:
-    """List the files of the deployment that may name images."""
-    return [FOLDER / "Dockerfile", *sorted(FOLDER.rglob("*.yaml"))]
+    """List the files of the deployment that may name images of others: those of the chart name none."""
+    return [FOLDER / "Dockerfile", *sorted(FOLDER.glob("*.yaml"))]
 
 
 def write_digests(text: str, digests: Mapping[str, str]) -> str:

@@ -1,8 +1,8 @@
-"""Install the programs of the local cluster: run it with `make deploy-servers`.
+"""Install programs of others: those of the local cluster with `make deploy-servers`, and those that check the chart.
 
-Temporal's server and SeaweedFS are built from Go modules: `go.mod` and `go.sum` in `temporal/` and `seaweedfs/` pin
-every module with its hash. A build is kept by the hash of these two files, outside of the checkout, so that another
-checkout finds it; it needs no compiler then. PostgreSQL comes from the system's packages.
+They are built from Go modules: `go.mod` and `go.sum` in a folder pin every module with its hash. A build is kept by
+the hash of these two files, outside of the checkout, so that another checkout finds it; it needs no compiler then.
+PostgreSQL comes from the system's packages.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,9 +30,17 @@ _PACKAGES: Mapping[str, Mapping[str, str]] = {
         "temporal-sql-tool": "go.temporal.io/server/cmd/tools/sql",
     },
     "seaweedfs": {"weed": "github.com/seaweedfs/seaweedfs/weed"},
+    "helm": {"helm": "helm.sh/helm/v3/cmd/helm"},
+    "etcd": {"etcd": "go.etcd.io/etcd/server/v3"},
+    "kubernetes": {"kube-apiserver": "k8s.io/kubernetes/cmd/kube-apiserver"},
 }
 """The programs of each folder, and the Go packages that they are built from."""
-_HOW = "run `make deploy-servers`"
+_TARGETS: Mapping[str, Sequence[str]] = {
+    "deploy-servers": ("temporal", "seaweedfs"),
+    "deploy-tools": ("helm",),
+    "deploy-api-server": ("etcd", "kubernetes"),
+}
+"""The folders that each target of the Makefile builds."""
 
 
 @dataclass(frozen=True)
@@ -57,26 +65,35 @@ class Programs:
 
 
 def find_programs() -> Programs:
-    """Find all programs.
+    """Find the programs of the local cluster.
 
     Raises:
         StartFailed: One is missing.
     """
     postgresql = find_postgresql()
     if postgresql is None:
-        raise StartFailed(f"PostgreSQL is not installed: {_HOW}")
-    built = {name: locate(folder) / name for folder, names in _PACKAGES.items() for name in names}
-    for name, program in built.items():
-        if not program.exists():
-            raise StartFailed(f"{name} has not been built: {_HOW}")
+        raise StartFailed("PostgreSQL is not installed: run `make deploy-servers`")
     return Programs(
-        built["temporal-server"],
-        built["temporal-sql-tool"],
+        find_program("temporal", "temporal-server"),
+        find_program("temporal", "temporal-sql-tool"),
         temporal_command(),
-        built["weed"],
+        find_program("seaweedfs", "weed"),
         postgresql / "initdb",
         postgresql / "postgres",
     )
+
+
+def find_program(folder: str, name: str) -> Path:
+    """Find a program that is built from a folder.
+
+    Raises:
+        StartFailed: It has not been built.
+    """
+    program = locate(folder) / name
+    if not program.exists():
+        target = next(target for target, folders in _TARGETS.items() if folder in folders)
+        raise StartFailed(f"{name} has not been built: run `make {target}`")
+    return program
 
 
 def find_postgresql() -> Path | None:
@@ -125,7 +142,7 @@ def build(folder: str) -> None:
         if target.exists():
             return
         if shutil.which("go") is None:
-            raise StartFailed("the Go compiler is not installed: it builds Temporal's server and SeaweedFS")
+            raise StartFailed(f"the Go compiler is not installed: it builds {', '.join(_PACKAGES[folder])}")
         names = ", ".join(_PACKAGES[folder])
         print(f"Building {names}: this takes minutes, and happens once for a version.", flush=True)
         begun = time.monotonic()
@@ -169,19 +186,22 @@ def install_postgresql() -> None:
             raise StartFailed(f"apt-get {command[0]} failed")
 
 
-def main() -> int:
-    """Install what is missing; return the exit status."""
+def main(target: str) -> int:
+    """Install what a target of the Makefile needs and is missing; return the exit status."""
     try:
-        install_postgresql()
-        for folder in _PACKAGES:
+        if target == "deploy-servers":
+            install_postgresql()
+        for folder in _TARGETS[target]:
             build(folder)
-        programs = find_programs()
+        folders = {locate(folder) for folder in _TARGETS[target]}
+        if target == "deploy-servers":
+            folders |= {program.parent for program in vars(find_programs()).values()}
     except StartFailed as error:
         print(error, file=sys.stderr)
         return 1
-    print(*sorted({str(program.parent) for program in vars(programs).values()}), sep="\n")
+    print(*sorted(map(str, folders)), sep="\n")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1]))

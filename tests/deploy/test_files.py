@@ -2,7 +2,6 @@
 
 import re
 import tomllib
-from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -37,45 +36,47 @@ def test_every_pinned_package_has_hashes_and_no_address(file: Path) -> None:
     assert "://" not in file.read_text()
 
 
-@pytest.mark.parametrize("process", ["worker", "serve"])
-def test_a_process_has_the_versions_that_were_tested(process: str) -> None:
-    """The pins of the worker and of the service are a part of the checkout's."""
-    own, everything = read_pins(ROOT / f"constraints/{process}.txt"), read_pins(ROOT / "constraints/dev.txt")
+@pytest.mark.parametrize("file", ["build", "image", "serve"])
+def test_what_is_deployed_has_the_versions_that_were_tested(file: str) -> None:
+    """The pins of the image and of the service are a part of the checkout's."""
+    own, everything = read_pins(ROOT / f"constraints/{file}.txt"), read_pins(ROOT / "constraints/dev.txt")
     assert {name: everything.get(name) for name in own} == own
 
 
-@pytest.mark.parametrize("process", ["worker", "serve"])
-def test_the_pins_of_a_process_have_all_that_it_needs(process: str) -> None:
-    """Each package that its extra names, by others of its extras too, is pinned."""
+@pytest.mark.parametrize(
+    ("file", "extras"), [("image", "worker,serve,mcp,bedrock,encryption,telemetry"), ("serve", "serve,encryption")]
+)
+def test_the_pins_have_all_that_is_needed(file: str, extras: str) -> None:
+    """Each package that an extra names, by others of its extras too, is pinned: the image lacks none of them."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    needed, left = set[str](), [*project["dependencies"], f"clew[{process},encryption]"]
+    needed, left = set[str](), [*project["dependencies"], f"clew[{extras}]"]
     while left:
         requirement = left.pop()
         if extras := re.match(r"clew\[(.*)\]", requirement):
             left += [each for extra in extras[1].split(",") for each in project["optional-dependencies"][extra]]
         else:
             needed.add(re.split(r"[^a-z0-9-]", requirement)[0])
-    assert needed <= read_pins(ROOT / f"constraints/{process}.txt").keys()
+    assert needed <= read_pins(ROOT / f"constraints/{file}.txt").keys()
 
 
 def test_the_image_is_made_of_files_that_are_there_and_are_sent_to_the_builder() -> None:
-    """Each source that the Dockerfile copies exists and passes the ignore file."""
+    """Each source that the Dockerfile copies exists and passes the ignore file, and the wheel finds its packages."""
     instructions = (ROOT / "deploy/Dockerfile").read_text()
-    sources = [line.split()[1] for line in instructions.splitlines() if re.match(r"COPY (?!--from)", line)]
+    copies = re.findall(r"(?m)^COPY (?!--from)(.+) \S+$", instructions)
+    sources = [source for copied in copies for source in copied.split()]
     ignore = (ROOT / "deploy/Dockerfile.dockerignore").read_text().splitlines()
     allowed = [line.removeprefix("!") for line in ignore if line.startswith("!")]
-    packages = {"client/clew", "workflows/clew_workflows", "activities/clew_activities", "audit/clew_audit"}
-    assert packages | {"worker.py"} < set(sources)
-    for source in sources:
-        assert (ROOT / source).exists(), source
-        assert any(fnmatch(source, pattern) for pattern in allowed), source
+    assert set(sources) == set(allowed)
+    assert [source for source in sources if not (ROOT / source).exists()] == []
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert {package.partition("/")[0] for package in build["packages"]} <= set(sources)
 
 
 def test_compose_publishes_to_this_machine_alone() -> None:
     """The development server has no authentication, so no port of it is open to the network."""
     text = (ROOT / "deploy/compose.yaml").read_text()
     published = re.findall(r'(?m)^\s+- "([\d.:]*:\d+)"$', text)
-    assert len(published) == text.count("ports:") == 2
+    assert len(published) == text.count("ports:") == 3
     assert all(port.startswith("127.0.0.1:") for port in published)
 
 
@@ -119,29 +120,14 @@ def test_the_page_has_the_dynamic_configuration_of_compose() -> None:
     }
 
 
-def test_kubernetes_and_compose_give_workers_the_same_settings() -> None:
-    """All that both of them set, except the address of the server."""
-    services = yaml.safe_load((ROOT / "deploy/compose.yaml").read_text())["services"]
-    compose = {
-        name: re.sub(r"^\$\{\w+:-(.*)\}$", r"\1", value) for name, value in services["worker"]["environment"].items()
-    }
-    lines = (ROOT / "deploy/kubernetes/base/settings.env").read_text().splitlines()
-    cluster = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
-    common = cluster.keys() & compose.keys() - {"TEMPORAL_ADDRESS"}
-    assert {"TEMPORAL_NAMESPACE", "CLEW_TASK_QUEUE", "CLEW_STORE", "AWS_REGION"} <= common
-    assert {name: cluster[name] for name in common} == {name: compose[name] for name in common}
-
-
-@pytest.mark.parametrize("folder", ["temporal", "seaweedfs"])
-def test_every_module_of_a_server_has_a_hash(folder: str) -> None:
+@pytest.mark.parametrize("folder", sorted(file.parent.name for file in (ROOT / "deploy/servers").glob("*/go.mod")))
+def test_every_module_of_a_program_has_a_hash(folder: str) -> None:
     """What is built is what was pinned, wherever it comes from."""
     files = ROOT / "deploy/servers" / folder
     text = (files / "go.mod").read_text()
-    replaced = dict(re.findall(r"(?m)^replace (\S+) => (\S+ v\S+)", text))
-    required = [
-        (name, version) for name, version in re.findall(r"(?m)^\s+(\S+) (v\S+)", text) if name not in replaced
-    ]
-    required += [(name, version) for name, version in (target.split() for target in replaced.values())]
+    replaced = dict(re.findall(r"(?m)^(?:replace|\t)\s*(\S+) => (\S+ v\S+)", text))
+    listed = dict(re.findall(r"(?m)^\s+(\S+) (v\S+)", text))
+    required = [tuple(replaced.get(name, f"{name} {version}").split()) for name, version in listed.items()]
     hashed = {tuple(line.split()[:2]) for line in (files / "go.sum").read_text().splitlines()}
     assert required
     assert [one for one in required if not hashed & {one, (one[0], f"{one[1]}/go.mod")}] == []

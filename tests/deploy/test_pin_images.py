@@ -16,7 +16,7 @@ from deploy.pin_images import UNKNOWN, fetch_digest, find_references, list_files
 
 INDEX = json.dumps({"schemaVersion": 2, "manifests": []}).encode()
 DIGEST = f"sha256:{hashlib.sha256(INDEX).hexdigest()}"
-OWN = {"clew-worker"}
+OWN = {"clew"}
 """The images that this repository makes. They have no tag here: their builder gives them one."""
 
 
@@ -95,10 +95,7 @@ def test_a_digest_is_that_of_the_index_that_the_registry_has(registry: str) -> N
 
 def test_digests_are_written_behind_the_names_and_replace_older_ones() -> None:
     """Comments and other images stay as they are; writing again changes nothing."""
-    text = "FROM python:3 AS packages\n    image: postgres:15@sha256:" + "0" * 64 + " # why\n    image: clew-worker\n"
+    text = "FROM python:3 AS packages\n    image: postgres:15@sha256:" + "0" * 64 + " # why\n    image: clew\n"
     pinned = write_digests(text, {"python:3": DIGEST, "postgres:15": DIGEST})
-    assert (
-        pinned
-        == f"FROM python:3@{DIGEST} AS packages\n    image: postgres:15@{DIGEST} # why\n    image: clew-worker\n"
-    )
+    assert pinned == f"FROM python:3@{DIGEST} AS packages\n    image: postgres:15@{DIGEST} # why\n    image: clew\n"
     assert write_digests(pinned, {"python:3": DIGEST, "postgres:15": DIGEST}) == pinned

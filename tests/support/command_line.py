@@ -76,8 +76,14 @@ def make_environment(address: str | None = None, **settings: str) -> dict[str, s
 
 def hide_worker_extra(folder: Path) -> dict[str, str]:
     """Make settings for processes that cannot import the libraries of the extra `worker`."""
-    missing = ("bpe_openai", "genai_prices", "httpx", "httpx_sse", "jsonschema_rs", "obstore", "tiktoken")
-    (folder / "sitecustomize.py").write_text(f"import sys\nsys.modules.update(dict.fromkeys({missing!r}))\n")
+    return hide_modules(
+        folder, "bpe_openai", "genai_prices", "httpx", "httpx_sse", "jsonschema_rs", "obstore", "tiktoken"
+    )
+
+
+def hide_modules(folder: Path, *modules: str) -> dict[str, str]:
+    """Make settings for processes that cannot import some modules. The folder is theirs."""
+    (folder / "sitecustomize.py").write_text(f"import sys\nsys.modules.update(dict.fromkeys({modules!r}))\n")
     return {"PYTHONPATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))}
 
 

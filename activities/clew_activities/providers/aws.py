@@ -18,8 +18,8 @@ from clew_activities.providers.provider_errors import BadRequest, ProviderUnavai
 from clew_activities.providers.sanitize import parse_json
 from clew_workflows.contract.extras import name_install
 
-EXTRA = name_install("bedrock")
-"""The command that installs what this module needs."""
+EXTRA = "bedrock"
+"""The extra that brings what this module needs."""
 EVENT_STREAM = "application/vnd.amazon.eventstream"
 """The content type of a stream of frames."""
 EXCEPTION = "exception"
@@ -123,7 +123,7 @@ class FrameParser:
 
     def __init__(self, frame_bytes: int) -> None:
         if not is_installed():
-            raise BadRequest(f"the reply is a stream of AWS, which needs the extra `bedrock`: {EXTRA}")
+            raise BadRequest(f"the reply is a stream of AWS, which needs the extra `{EXTRA}`: {name_install(EXTRA)}")
         self._frame_bytes = frame_bytes
         self._buffer = bytearray()
 

@@ -17,6 +17,7 @@ from clew_activities.providers.interface import Provider
 from clew_activities.providers.provider_errors import UnknownModel
 from clew_activities.providers.redaction import Redaction, read_secrets
 from clew_activities.user_modules import NotImportable, import_user_module
+from clew_workflows.contract.extras import ExtraMissing, name_install
 from clew_workflows.contract.names import PROVIDER_NAME
 
 VARIABLE = "CLEW_PROVIDERS"
@@ -73,6 +74,7 @@ def load_providers(environ: Mapping[str, str], more_secrets: Iterable[str] = ())
     environment are redacted along with the providers', and `more_secrets` too.
 
     Raises:
+        ExtraMissing: A variable asks for what an extra brings that is not installed.
         ProvidersUnusable: A module cannot be imported, makes no providers, or makes one that cannot be used; or a
             variable's value cannot be used. The message never holds the value.
     """
@@ -101,6 +103,8 @@ def _make(name: str, environ: Mapping[str, str]) -> Iterable[Provider]:
         raise _make_error(name, "defines no function make_providers(environ)")
     try:
         providers = list(make(environ))
+    except ExtraMissing:
+        raise
     except ValueError as error:
         raise _make_error(name, f"cannot use the environment: {error}") from error
     except Exception as error:
@@ -141,7 +145,7 @@ def _describe_remedy(name: str) -> str:
     if name == "google":
         return "set GEMINI_API_KEY"
     if name == "bedrock":
-        install = "" if is_installed() else f"install the extra `bedrock` ({EXTRA}), and "
+        install = "" if is_installed() else f"install the extra `{EXTRA}` ({name_install(EXTRA)}), and "
         return f"{install}set CLEW_BEDROCK_REGION"
     if re.fullmatch(_VARIABLE_NAME, name):
         return (

@@ -22,6 +22,7 @@ from clew_activities.tools.registry import Tools, load_agents, load_tools
 from clew_activities.tools.run_hooks import load_hooks
 from clew_activities.user_modules import import_extensions
 from clew_activities.webhook_sending import NO_WEBHOOKS, WebhookSettings, read_webhook_settings
+from clew_workflows.contract.extras import ExtraMissing
 from clew_workflows.contract.hooks import Hook
 from clew_workflows.contract.names import MODEL_NAME, TASK_QUEUE
 from clew_workflows.host import services
@@ -128,6 +129,7 @@ def read_settings(environ: Mapping[str, str]) -> WorkerSettings:
 
     Raises:
         AgentsUnusable: An agents module cannot be used.
+        ExtraMissing: A variable asks for what an extra brings that is not installed.
         HooksUnusable: A hooks module cannot be used.
         InvalidInput: A file of models or prices cannot be used.
         ValueError: A variable's value cannot be used, or an extension cannot be imported.
@@ -162,7 +164,7 @@ def check_model(environ: Mapping[str, str], model: str) -> str | None:
             known = ", ".join(providers.names) or "no provider"
             return f"{MODEL_NAME.words}, not {model[:100]!r}; this worker has {known}"
         providers.get(model.partition(":")[0])
-    except (ProvidersUnusable, UnknownModel) as error:
+    except (ExtraMissing, ProvidersUnusable, UnknownModel) as error:
         return str(error)
     return None
 

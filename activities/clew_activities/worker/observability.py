@@ -22,10 +22,10 @@ from temporalio.client import Client
 from temporalio.common import MetricMeter
 from temporalio.service import RPCError
 
-from clew.session.connection import names_collector
+from clew.session.connection import COLLECTOR, names_collector
 from clew_activities.providers import Redaction
 from clew_activities.worker.environment import Work, WorkerSettings
-from clew_workflows.contract.extras import name_install
+from clew_workflows.contract.extras import ExtraMissing
 from clew_workflows.contract.names import name_model_queue, name_provider_queue, name_tool_queue
 
 if TYPE_CHECKING:
@@ -230,13 +230,13 @@ def read_spans(environ: Mapping[str, str]) -> Spans | None:
     """Make the spans of this process if the variables of OpenTelemetry name a collector; None: they do not.
 
     Raises:
-        ValueError: The extra `telemetry` is not installed.
+        ExtraMissing: The extra `telemetry` is not installed.
     """
     if not names_collector(environ):
         return None
     try:
         spans = import_module("clew_activities.telemetry.spans")
     except ModuleNotFoundError as error:
-        raise ValueError(f"traces need the extra `telemetry`: {name_install('telemetry')} ({error})") from None
+        raise ExtraMissing(COLLECTOR, "telemetry") from error
     made: Spans = spans.make_spans(environ)
     return made

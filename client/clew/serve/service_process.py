@@ -23,7 +23,7 @@ from clew.serve.streams import Drain
 from clew.session import connection
 from clew.session.connection import names_collector
 from clew_workflows.contract.errors import InvalidInput
-from clew_workflows.contract.extras import name_install
+from clew_workflows.contract.extras import ExtraMissing
 
 log = logging.getLogger("clew.serve")
 
@@ -190,14 +190,14 @@ def make_interceptors(environ: Mapping[str, str]) -> list[Interceptor]:
     """Make the interceptors of the connection: with a collector in the `OTEL_…` variables, those that make traces.
 
     Raises:
-        InvalidInput: The extra `telemetry` is not installed.
+        ExtraMissing: The extra `telemetry` is not installed.
     """
     if not names_collector(environ):
         return []
     try:
         from clew.serve import tracing  # noqa: PLC0415 - the extra may be missing
     except ModuleNotFoundError as error:
-        raise InvalidInput(f"traces need the extra `telemetry`: {name_install('telemetry')} ({error})") from None
+        raise ExtraMissing(connection.COLLECTOR, "telemetry") from error
     return tracing.start(environ)
 
 

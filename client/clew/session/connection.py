@@ -83,6 +83,8 @@ PROVIDERS_SECONDS = 5.0
 """Seconds within which a worker tells its providers, for the words of a refusal."""
 COMPARISON_SECONDS = 2.0
 """Seconds within which an existing session must answer what its configuration is."""
+COLLECTOR = "OTEL_EXPORTER_OTLP_ENDPOINT"
+"""OpenTelemetry's variable for the address of a collector."""
 
 log = logging.getLogger("clew")
 
@@ -419,7 +421,7 @@ def make_runtime(metrics_address: str | None, buckets: Mapping[str, Sequence[flo
 
 def names_collector(environ: Mapping[str, str]) -> bool:
     """Whether the variables of OpenTelemetry name a collector of traces, and do not switch traces off."""
-    collectors = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+    collectors = (COLLECTOR, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
     is_off = environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or environ.get("OTEL_TRACES_EXPORTER") == "none"
     return not is_off and any(environ.get(variable) for variable in collectors)
 

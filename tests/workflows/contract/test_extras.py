@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import tomllib
@@ -12,10 +13,25 @@ import pytest
 
 from clew_workflows.contract import extras
 from clew_workflows.contract.extras import name_extra, name_install
+from tests.support.command_line import hide_modules, run_clew
 
 ROOT = Path(__file__).parents[3]
-NAMED = re.compile(r"name_(?:extra|install)\([\"']([a-z,-]+)[\"']\)")
+NAMED = re.compile(r"(?:name_(?:extra|install)\(|ExtraMissing\([\w.]+, )[\"']([a-z,-]+)[\"']\)")
 WRITTEN = re.compile(r"clew\[[a-z][a-z,-]*\](?P<source> @ git\+https://)?")
+NOWHERE = "127.0.0.1:1"
+ENCRYPTION = {"CLEW_ENCRYPTION_KEYS": "one:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="}
+TRACES = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{NOWHERE}"}
+CASES = [
+    ("worker", {"CLEW_MCP": "mcp.json"}, "mcp", ("mcp",)),
+    ("worker", {"CLEW_BEDROCK_REGION": "us-east-1"}, "bedrock", ("botocore",)),
+    ("worker", TRACES, "telemetry", ("opentelemetry.sdk", "opentelemetry.exporter")),
+    ("worker", ENCRYPTION, "encryption", ("cryptography",)),
+    ("serve", TRACES, "telemetry", ("opentelemetry.sdk", "opentelemetry.exporter")),
+]
+"""The command, the variables, the extra that they need, and the modules that it brings.
+
+What the extra `encryption` brings is a dependency of `serve`, too.
+"""
 
 
 def list_sources() -> list[Path]:
@@ -59,3 +75,23 @@ def test_pages_name_the_repository_beside_an_extra() -> None:
     written = [match for page in pages for match in WRITTEN.finditer(page.read_text())]
     assert written
     assert [match[0] for match in written if not match["source"]] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("command", "variables", "extra", "modules"), CASES, ids=lambda value: str(value)[:30])
+async def test_a_variable_that_needs_an_extra_is_refused_at_the_start(
+    tmp_path: Path, command: str, variables: dict[str, str], extra: str, modules: tuple[str, ...]
+) -> None:
+    """One line names the variable, the extra and the command that installs it; no server is asked before."""
+    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {}}))
+    (tmp_path / "keys.toml").write_text("")
+    settings = {"CLEW_STORE": str(tmp_path), "CLEW_SERVE_KEYS": str(tmp_path / "keys.toml")}
+    named = {name: str(tmp_path / value) if value == "mcp.json" else value for name, value in variables.items()}
+    ended = await run_clew(
+        command, address=NOWHERE, **settings, **named, **hide_modules(tmp_path, *modules), PYTHONWARNINGS="error"
+    )
+    assert ended.code in (1, 2)
+    (line,) = ended.err.splitlines()
+    (variable,) = variables
+    assert f"{variable} needs the extra `{extra}`: {name_install(extra)}" in line
+    assert ended.out == ""

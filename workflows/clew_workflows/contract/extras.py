@@ -25,3 +25,16 @@ def name_install(extra: str) -> str:
     if find_spec("pip") is None:
         return f"uv pip install {name_extra(extra)} --python {python}"
     return f"{python} -m pip install {name_extra(extra)}"
+
+
+class ExtraMissing(ValueError):
+    """A variable asks for what an extra brings, and the extra is not installed. The message has the command for it.
+
+    Attributes:
+        extra: The extra.
+    """
+
+    def __init__(self, variable: str, extra: str) -> None:
+        """Name the variable that asks for it, and the extra."""
+        super().__init__(f"{variable} needs the extra `{extra}`: {name_install(extra)}")
+        self.extra = extra

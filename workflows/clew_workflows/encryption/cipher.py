@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from clew_workflows.contract.errors import UnknownKey
-from clew_workflows.contract.extras import name_install
+from clew_workflows.contract.extras import ExtraMissing
 
 # Keys in environment variables, as `kid:base64key,…`. Pure.
 
@@ -108,7 +108,7 @@ class Cipher:
         """Take the keys.
 
         Raises:
-            ValueError: There are keys, and the extra `encryption` is not installed.
+            ExtraMissing: There are keys, and the extra `encryption` is not installed.
         """
         self._ciphers = {kid: _make_cipher(key) for kid, key in keys.by_kid.items()}
         self._first = next(iter(self._ciphers), None)
@@ -156,5 +156,5 @@ def _make_cipher(key: bytes) -> AESGCM:
     try:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415 - an extra
     except ModuleNotFoundError:
-        raise ValueError(f"{KEYS_VARIABLE} needs the extra `encryption`: {name_install('encryption')}") from None
+        raise ExtraMissing(KEYS_VARIABLE, "encryption") from None
     return AESGCM(key)

@@ -48,7 +48,7 @@ class Encryption:
         """The keys, ready for use.
 
         Raises:
-            ValueError: There are keys, and the extra `encryption` is not installed.
+            ExtraMissing: There are keys, and the extra `encryption` is not installed.
         """
         return Cipher(self.keys)
 
@@ -69,6 +69,7 @@ def read_encryption(environ: Mapping[str, str] = os.environ) -> Encryption:
     """Read `CLEW_ENCRYPTION_KEYS`, `CLEW_ENCRYPTION_CODEC` and `CLEW_ENCRYPTION_ACCEPT_PLAIN`.
 
     Raises:
+        ExtraMissing: There are keys, and the extra `encryption` is not installed.
         ValueError: A value cannot be used. The message repeats no key.
     """
     keys, name = read_encryption_keys(environ), environ.get(CODEC_VARIABLE, "").strip()

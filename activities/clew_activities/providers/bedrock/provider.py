@@ -57,6 +57,7 @@ from clew_activities.providers.request_media import (
     name_file,
 )
 from clew_workflows.contract.content import Content, Part, describe_part, find_sort, get_text
+from clew_workflows.contract.extras import ExtraMissing
 from clew_workflows.contract.messages import Message, ToolSpec
 from clew_workflows.contract.names import rewrite_name
 
@@ -77,7 +78,8 @@ def make_providers(environ: Mapping[str, str]) -> Iterable[Bedrock]:
     """Make the provider `bedrock`, if it is configured.
 
     Raises:
-        ValueError: A variable's value cannot be used, or the extra is not installed.
+        ExtraMissing: The extra is not installed.
+        ValueError: A variable's value cannot be used.
     """
     region, url = environ.get(_REGION, "").strip(), read_url(environ, _URL)
     if url and not region:
@@ -87,7 +89,7 @@ def make_providers(environ: Mapping[str, str]) -> Iterable[Bedrock]:
     if not re.fullmatch(r"[a-z]{2,4}(?:-[a-z]{2,12}){1,3}-\d{1,2}", region):
         raise ValueError(f"{_REGION} is not the name of a region, such as us-east-1")
     if not is_installed():
-        raise ValueError(f"{_REGION} is set, but the extra `bedrock` is not installed: {EXTRA}")
+        raise ExtraMissing(_REGION, EXTRA)
     domain = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
     yield Bedrock(
         "bedrock",

@@ -12,11 +12,13 @@ import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from clew_workflows.contract.extras import ExtraMissing
 from clew_workflows.contract.invalid import Form, describe_problems
 from clew_workflows.contract.names import is_server_name
 
@@ -94,11 +96,14 @@ def read_mcp_settings(environ: Mapping[str, str]) -> McpSettings:
     """Read the file that `CLEW_MCP` names; no servers if it is not set.
 
     Raises:
+        ExtraMissing: The variable is set, and the extra `mcp` is not installed.
         McpUnusable: The file cannot be read, has another form, or refers to a variable that is not set.
     """
     path = environ.get(VARIABLE, "").strip()
     if not path:
         return McpSettings()
+    if find_spec("mcp") is None:
+        raise ExtraMissing(VARIABLE, "mcp")
     try:
         document: Any = json.loads(Path(path).read_bytes())
     except (OSError, ValueError, RecursionError) as error:

@@ -42,6 +42,7 @@ from clew_activities.providers.provider_errors import (
 )
 from clew_activities.providers.redaction import Redaction
 from clew_activities.providers.reply import RedactedDecoder
+from clew_workflows.contract.extras import ExtraMissing
 from clew_workflows.contract.messages import Message
 from clew_workflows.contract.payloads import SentRequest
 from clew_workflows.protocol import ModelReply
@@ -692,7 +693,7 @@ def test_a_worker_without_the_extra_says_how_to_install_it(monkeypatch: pytest.M
         load_providers({"OPENAI_API_KEY": "sk-1"}).get("bedrock")
     assert "pip install 'clew[bedrock]'" in unknown.value.message
     assert "CLEW_BEDROCK_REGION" in unknown.value.message
-    with pytest.raises(ProvidersUnusable) as unusable:
+    with pytest.raises(ExtraMissing) as unusable:
         load_providers(ENVIRON)
     assert "pip install 'clew[bedrock]'" in str(unusable.value)
 
