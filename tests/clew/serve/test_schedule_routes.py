@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from clew.schedules import Schedules
+from tests.support.openapi import check_answer
 from tests.support.serving import Served, make_http, make_key, run_service
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
@@ -28,9 +29,10 @@ async def served(stack: Stack) -> AsyncIterator[Served]:
 
 
 async def call(served: Served, method: str, path: str, body: Any = None, status: int = 200) -> Any:
-    """Call a route, and return the JSON of its answer."""
+    """Call a route, and return the JSON of its answer, which is what the OpenAPI document says."""
     response = await served.http.request(method, path, json=body)
     assert response.status_code == status, response.text
+    check_answer(method, path, status, response.json())
     return response.json()
 
 
