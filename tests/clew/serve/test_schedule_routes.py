@@ -49,12 +49,13 @@ async def test_a_schedule_sends_its_message_to_a_session_of_the_tenant(served: S
     assert (made["schedule_id"], made["session_id"], made["paused"]) == (name, name, True)
     await call(served, "POST", f"/v1/schedules/{name}/trigger", {})
 
-    async def find_request() -> Any:
-        return (await call(served, "GET", f"/v1/schedules/{name}"))["recent"]
+    async def has_sent() -> bool:
+        state = await call(served, "GET", f"/v1/schedules/{name}")
+        return bool(state["recent"]) and not state["running"]
 
-    await wait_until(find_request)
-    (sent,) = await find_request()
-    answer = await call(served, "GET", f"/v1/sessions/{name}/requests/{sent['request_id']}?wait=60")
+    await wait_until(has_sent)
+    (sent,) = (await call(served, "GET", f"/v1/schedules/{name}"))["recent"]
+    answer = await call(served, "GET", f"/v1/sessions/{name}/requests/{sent['request_id']}")
     assert (answer["status"], answer["answer"], answer["session_id"]) == ("completed", "fine", name)
     assert (await call(served, "GET", f"/v1/sessions/{name}"))["metadata"] == {"tenant": served.tenant}
     again = await call(served, "POST", "/v1/schedules", body, status=400)

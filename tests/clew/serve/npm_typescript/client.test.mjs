@@ -165,7 +165,7 @@ test("schedules", async () => {
   assert.deepEqual([made.schedule_id, made.session_id, made.overlap], [name, `${name}-chat`, "skip"]);
   await clew.schedules.trigger(name);
   let state = made;
-  while (!state.recent.length) state = await clew.schedules.read(name);
+  while (!state.recent.length || state.running.length) state = await clew.schedules.read(name);
   const answer = await clew.session(`${name}-chat`).request(state.recent[0].request_id).result();
   assert.equal(answer.answer, "You said hello");
   assert.equal((await clew.schedules.pause(name, { note: "later" })).paused, true);
