@@ -307,6 +307,7 @@ async def test_events_continue_after_a_lost_connection(served: Served, stack: St
     async def read(most: int) -> None:
         nonlocal newest
         async for event in served.receive(f"{path}/events", {"Last-Event-ID": newest}):
+            check_answer("GET", f"{path}/events", 200, event.data, "text/event-stream")
             if event.data["type"] == "entry":
                 seqs.append(event.data["seq"])
                 newest = event.id
