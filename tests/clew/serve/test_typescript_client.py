@@ -100,7 +100,7 @@ async def test_the_page_and_its_types_compile(project: Path) -> None:
     await run_node(
         compiler, "--noEmit", "--strict", "--exactOptionalPropertyTypes", "--noUncheckedIndexedAccess",
         "--module", "preserve", "--target", "es2022", "--lib", "es2022,dom,dom.iterable", "--jsx", "react-jsx",
-        "--types", "", "--moduleDetection", "force", *files,
+        "--moduleDetection", "force", *files,
     )  # fmt: skip
 
 
