@@ -13,7 +13,6 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from temporalio.common import MetricMeter
 from temporalio.service import RPCError
@@ -31,6 +30,7 @@ from clew.serve.shares import Shares
 from clew.serve.streams import Drain
 from clew.session import Clew
 from clew_workflows.contract.errors import ClewError, InvalidInput
+from clew_workflows.contract.outcomes import Output
 
 HEALTH_SECONDS = 3.0
 """Time within which the Temporal server must answer a look at the readiness."""
@@ -120,7 +120,7 @@ def make_app(
     return app
 
 
-class Health(BaseModel):
+class Health(Output):
     """That the process lives, or takes requests.
 
     Attributes:
@@ -130,21 +130,33 @@ class Health(BaseModel):
     status: Literal["ok"] = "ok"
 
 
+class NotReady(Output):
+    """That the process takes no requests.
+
+    Attributes:
+        status: `not ready`.
+        reason: Why.
+    """
+
+    status: Literal["not ready"] = "not ready"
+    reason: str
+
+
 @health.get("/live", operation_id="checkLife")
 async def live() -> Health:
     """Answer while the process runs."""
     return Health()
 
 
-@health.get("/ready", response_model=Health, operation_id="checkReadiness")
+@health.get("/ready", response_model=Health, responses={503: {"model": NotReady}}, operation_id="checkReadiness")
 async def ready(request: Request) -> JSONResponse:
     """Answer 200 if the process takes requests: it does not drain, and the Temporal server answers."""
     drain: Drain = request.app.state.drain
     problem = "draining" if drain.has_begun else await _find_problem(request.app.state.clew)
     headers = {"Cache-Control": "no-store"}
     if problem:
-        return JSONResponse({"status": "not ready", "reason": problem}, 503, headers)
-    return JSONResponse({"status": "ok"}, 200, headers)
+        return JSONResponse(NotReady(reason=problem).model_dump(), 503, headers)
+    return JSONResponse(Health().model_dump(), 200, headers)
 
 
 async def _find_problem(clew: Clew) -> str | None:

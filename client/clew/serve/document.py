@@ -84,7 +84,13 @@ def _make_schemas(routes: Sequence[APIRoute]) -> dict[str, JsonSchema]:
 
 def _list_models(route: APIRoute) -> Iterator[Any]:
     yield route.response_model
-    yield from (answer["model"] for answer in route.responses.values() if "model" in answer)
+    yield from (model for _, model in _list_others(route))
+
+
+def _list_others(route: APIRoute) -> list[tuple[str, Any]]:
+    """List the models of a route's answers beside the usual one and errors, by status. That of 200 is a stream's."""
+    others = {str(status): answer.get("model") for status, answer in route.responses.items()}
+    return [(status, model) for status, model in others.items() if model is not None and status != "default"]
 
 
 def _name(held: Any) -> str:
@@ -134,12 +140,12 @@ def _describe_answers(route: APIRoute, made: dict[str, Any], example: Example) -
     content: dict[str, Any] = {}
     if route.response_model is not None:
         content["application/json"] = {"schema": _refer(route.response_model), "example": example.answer}
-    for status, described in route.responses.items():
-        if str(status) == "200" and "model" in described:
-            content[EventStream.media_type] = _describe_events(described["model"], example)
-        elif str(status).startswith("2") and "model" in described:
-            accepted = {"schema": _refer(described["model"]), "example": example.accepted}
-            answers[str(status)]["content"] = {"application/json": accepted}
+    for status, model in _list_others(route):
+        if status == "200":
+            content[EventStream.media_type] = _describe_events(model, example)
+        else:
+            other = {"application/json": {"schema": _refer(model), "example": example.other}}
+            answers[status] = {"description": made[status]["description"], "content": other}
     for media_type, described in answers["200"].get("content", {}).items():
         if not content:
             content[media_type] = {**described, "example": example.answer}

@@ -17,13 +17,13 @@ class Example:
     Attributes:
         body: The body of the request.
         answer: The body of the response with the status 200.
-        accepted: That of the response with the status 202.
+        other: That of the response with another status.
         event: The data of an event of the stream.
     """
 
     body: Any = None
     answer: Any = None
-    accepted: Any = None
+    other: Any = None
     event: Any = None
 
 
@@ -219,7 +219,7 @@ REFUSED: Mapping[str, Any] = {
 
 EXAMPLES: Mapping[str, Example] = {
     "checkLife": Example(answer={"status": "ok"}),
-    "checkReadiness": Example(answer={"status": "ok"}),
+    "checkReadiness": Example(answer={"status": "ok"}, other={"status": "not ready", "reason": "draining"}),
     # Sessions.
     "createSession": Example({"agent": "support"}, {"session_id": "s-4f1c0a7e", "ignored": {}}),
     "openSession": Example(
@@ -251,7 +251,7 @@ EXAMPLES: Mapping[str, Example] = {
     "sendMessage": Example(
         {"content": "Please refund order 1234."},
         _OUTCOME,
-        accepted={"session_id": "chat-1", "request_id": "msg-93", "status": "running"},
+        other={"session_id": "chat-1", "request_id": "msg-93", "status": "running"},
     ),
     "readMessages": Example(answer={"messages": [_QUESTION, _REPLY]}),
     "readRequest": Example(answer=_OUTCOME),

@@ -3356,10 +3356,9 @@ export interface components {
         Health: {
             /**
              * @description `ok`.
-             * @default ok
              * @constant
              */
-            status?: "ok";
+            status: "ok";
         };
         /**
          * HibernateInput
@@ -3884,6 +3883,19 @@ export interface components {
             /** @constant */
             type: "function";
             name: string;
+        };
+        /**
+         * NotReady
+         * @description That the process takes no requests.
+         */
+        NotReady: {
+            /**
+             * @description `not ready`.
+             * @constant
+             */
+            status: "not ready";
+            /** @description Why. */
+            reason: string;
         };
         /**
          * OpenInput
@@ -7609,6 +7621,7 @@ export type ModelOptions = components['schemas']['ModelOptions'];
 export type ModelsPage = components['schemas']['ModelsPage'];
 export type MoveOperation = components['schemas']['MoveOperation'];
 export type NamedFunction = components['schemas']['NamedFunction'];
+export type NotReady = components['schemas']['NotReady'];
 export type OpenInput = components['schemas']['OpenInput'];
 export type OpenSubagent = components['schemas']['OpenSubagent'];
 export type OpenedSession = components['schemas']['OpenedSession'];
@@ -7823,6 +7836,21 @@ export interface operations {
                      *     }
                      */
                     "application/json": components["schemas"]["Health"];
+                };
+            };
+            /** @description Service Unavailable */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "status": "not ready",
+                     *       "reason": "draining"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["NotReady"];
                 };
             };
             /** @description An error. `code` is the contract's word. */
