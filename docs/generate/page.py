@@ -12,9 +12,8 @@ from pathlib import Path
 
 from clew.contract.payloads import KINDS
 from clew.errors import REFUSALS, ContextOverflow
+from clew.json_schemas import JsonSchema, docstring_of, entry_name, entry_types, payload_types
 from docs.generate import messages
-from docs.generate.entries import entry_name, entry_types, payload_types
-from docs.generate.json_schema import JsonSchema, docstring_of
 from docs.generate.messages import Exchange
 from docs.generate.schemas import ENTRY, all_definitions
 from docs.generate.tables import forms_table, table, type_and_bounds, type_table

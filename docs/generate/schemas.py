@@ -1,4 +1,4 @@
-"""The files of `docs/schemas/`: one bundle of JSON Schemas, and the TypeScript declarations."""
+"""The files of `docs/schemas/`: JSON Schemas and TypeScript of the contract, and the document of `clew serve`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 from clew.contract import EntriesPage, FollowPage
 from clew.contract.payloads import Retried
-from docs.generate import messages, typescript
-from docs.generate.entries import entry_union, payload_types
-from docs.generate.json_schema import DIALECT, JsonSchema, definitions
+from clew.json_schemas import DIALECT, JsonSchema, definitions, entry_union, payload_types
+from docs.generate import messages, serve, typescript
 from docs.generate.messages import Exchange
 
 DECLARATIONS = "clew.d.ts"
 BUNDLE = "clew.json"
+OPENAPI = "openapi.json"
 ENTRY = "Entry"
 PAGES = (EntriesPage, FollowPage)
 """The types of pages that hold entries."""
@@ -61,7 +61,11 @@ def files() -> dict[str, str]:
         "messages": _messages(),
         "$defs": all_definitions(),
     }
-    return {BUNDLE: _lay_out(bundle, 4) + "\n", DECLARATIONS: _declarations()}
+    return {
+        BUNDLE: _lay_out(bundle, 4) + "\n",
+        DECLARATIONS: _declarations(),
+        OPENAPI: _lay_out(serve.document(), 4) + "\n",
+    }
 
 
 def _messages() -> JsonSchema:

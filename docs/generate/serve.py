@@ -1,13 +1,15 @@
-"""The tables of the page on `clew serve`: its routes, and the status of each error."""
+"""What the pages have of `clew serve`: the tables of its routes and of its errors, and its OpenAPI document."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
+from typing import Any
 
 from fastapi.routing import APIRoute
 
+from clew.serve import Keys, ServeSettings, make_app
 from clew.serve.application import ROUTERS
 from clew.serve.bodies import find_model
 from clew.serve.error_words import WORDS
@@ -24,6 +26,13 @@ def blocks() -> dict[str, str]:
         "routes": table(("route", "body", "meaning"), _list_routes()),
         "statuses": table(("status", "code"), _list_statuses()),
     }
+
+
+@cache
+def document() -> dict[str, Any]:
+    """The OpenAPI document of the service."""
+    nothing: Any = object()
+    return make_app(Keys([]), clew=nothing, settings=ServeSettings()).openapi()
 
 
 def _list_routes() -> Iterator[list[str]]:

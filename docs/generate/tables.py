@@ -9,8 +9,8 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from clew.contract import AgentName, AwaitRequestInput, ModelName, SessionId
+from clew.json_schemas import JsonSchema
 from clew_workflows.contract.names import EncodingName
-from docs.generate.json_schema import JsonSchema
 
 _NAMED_FORMS: dict[str, tuple[str, str]] = {
     "id": (

@@ -10,7 +10,7 @@
 | `streams` | server-sent events |
 | `bodies`, `answers` | bodies of requests and of answers: the contract's types |
 | `document` | the OpenAPI document, and a page of it |
-| `sessions`, `blob_routes` | the routes `/v1/sessions/…` |
+| `sessions`, `blob_routes`, `schedule_routes` | the routes `/v1/sessions/…` and `/v1/schedules/…` |
 | `openai` | the OpenAI API: Responses, Conversations, Chat Completions, Models |
 | `ui_streams` | the routes for `useChat` and AG-UI; `clew.ag_ui.mapping` makes AG-UI's events |
 | `ui_messages` | the chunks of `useChat` |

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
+from clew.json_schemas import StandsFor, entry_union, event_union
 from clew.serve.access import Caller
 from clew_workflows.contract.content import Blob
 from clew_workflows.contract.lists import SessionSummary
+from clew_workflows.contract.messages import Message
 from clew_workflows.contract.outcomes import Output, RequestOutcome
 from clew_workflows.contract.outputs import PendingCall
 
@@ -25,13 +27,13 @@ class ErrorDetail(BaseModel):
     Attributes:
         type: The contract's word.
         message: The reason, and what to do.
-        param: The field or the parameter that it is about.
+        param: The field or the parameter that it is about; null: none.
         code: The contract's word.
     """
 
     type: str
     message: str
-    param: str | None = None
+    param: str | None
     code: str
 
 
@@ -126,7 +128,7 @@ class Messages(Output):
         messages: The messages, oldest first.
     """
 
-    messages: list[dict[str, Any]]
+    messages: list[Annotated[dict[str, Any], StandsFor(lambda: Message)]]
 
 
 class EntriesList(Output):
@@ -137,7 +139,7 @@ class EntriesList(Output):
         next_seq: The `from_seq` of the next page; absent: there may be none.
     """
 
-    entries: list[dict[str, Any]]
+    entries: list[Annotated[dict[str, Any], StandsFor(entry_union)]]
     next_seq: int | None = None
 
 
@@ -163,6 +165,32 @@ class BlobsList(Output):
     """
 
     blobs: list[BlobRow]
+
+
+class StreamDrained(Output):
+    """The last event of a stream whose process is about to end: connect again.
+
+    Attributes:
+        type: `draining`.
+    """
+
+    type: Literal["draining"] = "draining"
+
+
+class StreamFailed(Output):
+    """The last event of a stream that has failed.
+
+    Attributes:
+        type: `error`.
+        error: The error.
+    """
+
+    type: Literal["error"] = "error"
+    error: ErrorDetail
+
+
+StreamedEvent = Annotated[dict[str, Any], StandsFor(lambda: event_union(StreamDrained, StreamFailed))]
+"""The data of an event of a session's stream."""
 
 
 def answer(caller: Caller, value: Output, status: int = 200) -> JSONResponse:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from importlib.metadata import version
+from typing import Literal
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -17,10 +18,10 @@ from starlette.exceptions import HTTPException
 from temporalio.common import MetricMeter
 from temporalio.service import RPCError
 
-from clew.serve import agents, blob_routes, mcp_server, openai, sessions, studio, ui_streams
+from clew.serve import agents, blob_routes, mcp_server, openai, schedule_routes, sessions, studio, ui_streams
 from clew.serve.access import Keys, NewSessions, RateLimiter
 from clew.serve.bodies import make_shares
-from clew.serve.document import add_page, describe_bodies
+from clew.serve.document import add_page, describe_routes, name_operation
 from clew.serve.gate import Gate
 from clew.serve.mcp_sessions import McpSessions
 from clew.serve.openai.refusals import InvalidValue, make_error_response
@@ -30,6 +31,7 @@ from clew.serve.shares import Shares
 from clew.serve.streams import Drain
 from clew.session import Clew
 from clew_workflows.contract.errors import ClewError, InvalidInput
+from clew_workflows.contract.outcomes import Output
 
 HEALTH_SECONDS = 0.8
 """Time within which the Temporal server must answer a probe, in seconds: an orchestrator waits a second for it."""
@@ -41,10 +43,13 @@ ALLOWED_HEADERS = (
 )
 """The headers that pages of the named origins may send."""
 
+health = APIRouter(prefix="/health", tags=["health"])
+"""The routes for the probes of an orchestrator. They need no key."""
 ROUTERS: Sequence[APIRouter] = (
     sessions.router,
     agents.router,
     blob_routes.router,
+    schedule_routes.router,
     studio.router,
     ui_streams.router,
     mcp_server.router,
@@ -93,6 +98,7 @@ def make_app(
         openapi_url="/openapi.json" if settings.describes_itself else None,
         docs_url=None,
         redoc_url=None,
+        generate_unique_id_function=name_operation,
     )
     app.state.keys, app.state.settings, app.state.clew = keys, settings, clew
     app.state.limiter, app.state.drain, app.state.new_sessions = RateLimiter(), Drain(), NewSessions()
@@ -110,32 +116,51 @@ def make_app(
             allow_headers=ALLOWED_HEADERS,
             expose_headers=["Mcp-Session-Id", "Retry-After", "X-Clew-Session", "X-Request-Id"],
         )
-    _add_health(app)
-    for router in ROUTERS:
+    for router in (health, *ROUTERS):
         app.include_router(router)
     if settings.describes_itself:
-        describe_bodies(app, ROUTERS)
+        describe_routes(app, (health, *ROUTERS))
         add_page(app)
     return app
 
 
-def _add_health(app: FastAPI) -> None:
-    """Add the routes for the probes of an orchestrator. They need no key."""
+class Health(Output):
+    """That the process lives, or takes requests.
 
-    @app.get("/health/live", tags=["health"])
-    async def live() -> dict[str, str]:
-        """Answer while the process runs."""
-        return {"status": "ok"}
+    Attributes:
+        status: `ok`.
+    """
 
-    @app.get("/health/ready", tags=["health"])
-    async def ready(request: Request) -> JSONResponse:
-        """Answer 200 if the process takes requests: it does not drain, and Temporal is not away for long."""
-        readiness: Readiness = request.app.state.readiness
-        problem = await readiness.find_problem(request.app.state.clew)
-        headers = {"Cache-Control": "no-store"}
-        if problem:
-            return JSONResponse({"status": "not ready", "reason": problem}, 503, headers)
-        return JSONResponse({"status": "ok"}, 200, headers)
+    status: Literal["ok"] = "ok"
+
+
+class NotReady(Output):
+    """That the process takes no requests.
+
+    Attributes:
+        status: `not ready`.
+        reason: Why.
+    """
+
+    status: Literal["not ready"] = "not ready"
+    reason: str
+
+
+@health.get("/live", operation_id="checkLife")
+async def live() -> Health:
+    """Answer while the process runs."""
+    return Health()
+
+
+@health.get("/ready", response_model=Health, responses={503: {"model": NotReady}}, operation_id="checkReadiness")
+async def ready(request: Request) -> JSONResponse:
+    """Answer 200 if the process takes requests: it does not drain, and Temporal is not away for long."""
+    readiness: Readiness = request.app.state.readiness
+    problem = await readiness.find_problem(request.app.state.clew)
+    headers = {"Cache-Control": "no-store"}
+    if problem:
+        return JSONResponse(NotReady(reason=problem).model_dump(), 503, headers)
+    return JSONResponse(Health().model_dump(), 200, headers)
 
 
 class Readiness:

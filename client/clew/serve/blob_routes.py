@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import JSONResponse, StreamingResponse
@@ -33,6 +33,8 @@ BLOB_HEADERS = {
     "Cache-Control": "private, max-age=31536000, immutable",
 }
 """The headers of a blob: a browser runs nothing in it, and no page of another origin embeds it."""
+BYTES: dict[str, Any] = {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
+"""The body of a request or an answer that is a file, for the OpenAPI document."""
 
 router = APIRouter(
     prefix="/v1/sessions/{session_id}",
@@ -63,7 +65,7 @@ class UploadInput(Input):
 @router.post(
     "/blobs",
     response_model=BlobReceipt,
-    openapi_extra={"requestBody": {"content": {"application/octet-stream": {"schema": {"type": "string"}}}}},
+    openapi_extra={"requestBody": {"required": True, **BYTES}},
 )
 async def put_blob(
     request: Request,
@@ -92,7 +94,11 @@ async def list_blobs(caller: Authorized, session: Known) -> JSONResponse:
     return answer(caller, BlobsList(blobs=rows))
 
 
-@router.get("/blobs/{digest}", response_class=StreamingResponse)
+@router.get(
+    "/blobs/{digest}",
+    response_class=StreamingResponse,
+    responses={200: BYTES},
+)
 async def get_blob(session: Known, digest: Annotated[Digest, Path()]) -> StreamingResponse:
     """Read a blob. A browser shows images of four types, and saves all others."""
     pieces = session.stream_blob(digest)

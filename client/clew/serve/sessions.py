@@ -15,6 +15,7 @@ from fastapi import APIRouter, Depends, Header, Path, Query, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from pydantic import Field, NonNegativeInt, model_validator
 
+from clew.json_schemas import StandsFor
 from clew.report import MAX_ENTRIES, make_report
 from clew.report.page_document import render_page
 from clew.report.page_media import MediaCollector
@@ -27,6 +28,7 @@ from clew.serve.answers import (
     OpenedSession,
     RequestAnswer,
     SessionsList,
+    StreamedEvent,
     WaitingCallRow,
     WaitingCalls,
     answer,
@@ -35,7 +37,7 @@ from clew.serve.answers import (
 from clew.serve.bodies import measure_body, read_body, work_on
 from clew.serve.problems import InvalidParameter
 from clew.serve.shares import Shares
-from clew.serve.streams import SentEvent, make_json_event, stream_events
+from clew.serve.streams import EventStream, SentEvent, describe_stream, make_json_event, stream_events
 from clew.serve.worker_watch import ACCEPT_SECONDS, WatchedRoute, accept_within
 from clew.session import Session
 from clew.session.events import EntryCommitted, SessionEvent
@@ -71,7 +73,7 @@ from clew_workflows.contract.errors import (
     UnknownBlob,
     UnknownRequest,
 )
-from clew_workflows.contract.inputs import InputKind, Replace
+from clew_workflows.contract.inputs import InputKind, Operation, PendingMessage, Replace
 from clew_workflows.contract.lists import ListedStatus
 from clew_workflows.contract.names import Id, Metadata, Seq
 from clew_workflows.contract.outputs import (
@@ -90,6 +92,7 @@ from clew_workflows.contract.outputs import (
     ToolResultReceipt,
 )
 from clew_workflows.contract.payloads import AssistantMessage, RunPayload, SessionPayload
+from clew_workflows.contract.policy import ContextPolicy
 from clew_workflows.contract.validation import Input
 from clew_workflows.thread.entries import Entry
 
@@ -172,7 +175,7 @@ class OperationInput(Input):
 
     op_id: Id | None = None
     context_ref: Id | None = None
-    operation: dict[str, Any]
+    operation: Annotated[dict[str, Any], StandsFor(lambda: Operation)]
 
 
 class PreviewInput(Input):
@@ -184,9 +187,9 @@ class PreviewInput(Input):
         context_policy: Overlays the policy in force.
     """
 
-    pending: list[dict[str, Any]] = Field(min_length=1)
+    pending: list[Annotated[dict[str, Any], StandsFor(lambda: PendingMessage)]] = Field(min_length=1)
     context_ref: Id | None = None
-    context_policy: dict[str, Any] | None = None
+    context_policy: Annotated[dict[str, Any] | None, StandsFor(lambda: ContextPolicy | None)] = None
 
 
 class ForkInput(Input):
@@ -444,7 +447,11 @@ async def read_request(
     return await _answer_request(caller, session_id, request, wait, running=200, checks_worker=True)
 
 
-@router.get("/{session_id}/requests/{request_id}/events")
+@router.get(
+    "/{session_id}/requests/{request_id}/events",
+    response_class=EventStream,
+    responses=describe_stream(StreamedEvent),
+)
 async def follow_request(
     request: Request,
     caller: Authorized,
@@ -788,7 +795,7 @@ async def read_entries(
     return answer(caller, EntriesList(entries=[entry.as_dict() for entry in rows], next_seq=following))
 
 
-@router.get("/{session_id}/events")
+@router.get("/{session_id}/events", response_class=EventStream, responses=describe_stream(StreamedEvent))
 async def follow_session(
     request: Request,
     caller: Authorized,

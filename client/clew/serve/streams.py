@@ -42,6 +42,17 @@ log = logging.getLogger("clew.serve")
 _LINE_END = re.compile(r"\r\n|\r|\n")
 
 
+class EventStream(StreamingResponse):
+    """A response that is a stream of server-sent events."""
+
+    media_type = "text/event-stream"
+
+
+def describe_stream(events: Any) -> dict[int | str, dict[str, Any]]:
+    """Describe the stream of a route for its `responses`: the type of the JSON that is the data of its events."""
+    return {200: {"model": events}}
+
+
 @dataclass(frozen=True, slots=True)
 class SentEvent:
     """A server-sent event.
@@ -141,7 +152,7 @@ async def stream_events(
         if isinstance(error, Draining):
             retry = round((error.retry_seconds or 0) * 1000)
             return [SentEvent('{"type":"draining"}', reading.newest_id, "draining", retry)]
-        return [SentEvent(json.dumps(make_body(error, find_reader(request))), event="error")]
+        return [SentEvent(json.dumps({"type": "error", **make_body(error, find_reader(request))}), event="error")]
 
     drain: Drain = request.app.state.drain
     reading = _Reading(events, drain)
@@ -256,10 +267,8 @@ async def _send(
             yield b": still here\n"
 
 
-class _EventsResponse(StreamingResponse):
+class _EventsResponse(EventStream):
     """Sends events, and stops reading them when the client has left, even before the first one."""
-
-    media_type = "text/event-stream"
 
     def __init__(self, reading: _Reading, content: AsyncGenerator[bytes, None], headers: Mapping[str, str]) -> None:
         super().__init__(content, headers=headers)

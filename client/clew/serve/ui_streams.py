@@ -11,18 +11,20 @@ from contextlib import aclosing, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal
 
-from ag_ui.core import BaseEvent, CustomEvent, RunAgentInput, RunErrorEvent, UserMessage
+from ag_ui.core import BaseEvent, CustomEvent, Event, RunAgentInput, RunErrorEvent, UserMessage
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import StreamingResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from typing_extensions import TypeAliasType
 
 from clew.ag_ui import run_agent
 from clew.ag_ui.ag_ui_parts import BlobUrl
+from clew.json_schemas import StandsFor
 from clew.serve.access import Authorized, Caller
 from clew.serve.answers import show
 from clew.serve.bodies import read_body
 from clew.serve.problems import Draining, InvalidParameter, make_body
-from clew.serve.streams import SentEvent, stream_events
+from clew.serve.streams import EventStream, SentEvent, describe_stream, stream_events
 from clew.serve.ui_messages import Chunk, ReplyChunks, UiMessage, convert_thread, read_message
 from clew.serve.worker_watch import WatchedRoute
 from clew.session import Session
@@ -49,6 +51,22 @@ DONE = SentEvent("[DONE]")
 """The last event of the AI SDK's protocol."""
 
 
+class UiChunk(BaseModel):
+    """A chunk of the AI SDK's protocol (`UIMessageChunk`), by its `type`. The last event of a stream is `[DONE]`.
+
+    Attributes:
+        type: The type of the chunk, which says what else it has.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str
+
+
+AgUiEvent = Annotated[dict[str, Any], StandsFor(lambda: TypeAliasType("AgUiEvent", Event))]
+"""The data of an event of an AG-UI stream."""
+
+
 class ChatRequest(BaseModel):
     """The body that `DefaultChatTransport` sends, whose option `body` has the last three fields.
 
@@ -73,7 +91,7 @@ class ChatRequest(BaseModel):
     external_tools: ExternalTools | None = None
 
 
-@router.post("/v1/ui/chat")
+@router.post("/v1/ui/chat", response_class=EventStream, responses=describe_stream(UiChunk))
 async def send_chat(
     request: Request, caller: Authorized, body: Annotated[ChatRequest, read_body(ChatRequest)]
 ) -> StreamingResponse:
@@ -96,7 +114,11 @@ async def send_chat(
     return await _stream_chat(request, caller, session, followed, ReplyChunks(newest.id, None, blob_url), is_new=True)
 
 
-@router.get("/v1/ui/chat/{chat_id}/stream", response_class=StreamingResponse, responses={204: {}})
+@router.get(
+    "/v1/ui/chat/{chat_id}/stream",
+    response_class=EventStream,
+    responses={**describe_stream(UiChunk), 204: {"description": "No request runs."}},
+)
 async def resume_chat(request: Request, caller: Authorized, chat_id: str) -> Response:
     """Stream the assistant's message of the active request, or of one that has just ended, from its beginning.
 
@@ -123,13 +145,13 @@ async def _find_ended_request(session: Session, rev: int) -> str | None:
     return None
 
 
-@router.get("/v1/ui/chat/{chat_id}/messages")
-async def list_chat(caller: Authorized, chat_id: str) -> list[dict[str, Any]]:
+@router.get("/v1/ui/chat/{chat_id}/messages", response_model=list[UiMessage])
+async def list_chat(caller: Authorized, chat_id: str) -> JSONResponse:
     """List the messages of a chat, for the option `messages` of `useChat`: those of its newest entries."""
     session = caller.session(chat_id)
     status = await session.status()
     entries = session.read(from_seq=max(status.rev - MAX_ENTRIES, 0))
-    return await convert_thread(entries, status.pending_approvals, _make_blob_url(chat_id))
+    return JSONResponse(await convert_thread(entries, status.pending_approvals, _make_blob_url(chat_id)))
 
 
 async def _open(
@@ -258,7 +280,7 @@ async def _are_own(session: Session, waits: Waits) -> bool:
 # AG-UI.
 
 
-@router.post("/v1/ag-ui/run")
+@router.post("/v1/ag-ui/run", response_class=EventStream, responses=describe_stream(AgUiEvent))
 async def run_session(
     request: Request, caller: Authorized, run: Annotated[RunAgentInput, read_body(RunAgentInput)]
 ) -> StreamingResponse:
@@ -266,7 +288,7 @@ async def run_session(
     return await _run(request, caller, run)
 
 
-@router.post("/v1/ag-ui/agents/{agent}/run")
+@router.post("/v1/ag-ui/agents/{agent}/run", response_class=EventStream, responses=describe_stream(AgUiEvent))
 async def run_named_agent(
     request: Request, caller: Authorized, agent: str, run: Annotated[RunAgentInput, read_body(RunAgentInput)]
 ) -> StreamingResponse:

@@ -18,6 +18,7 @@ from clew.serve import blob_routes, sessions
 from clew_workflows.contract.content import Blob
 from tests.support.holding import hold_intake, note_answers, run_holding_worker, wait_for_answers
 from tests.support.media import make_png
+from tests.support.openapi import check_answer
 from tests.support.scripts import PausedModel, make_tool_script, wait_for_approvals
 from tests.support.serving import Served, make_http, run_service
 from tests.support.stack import Stack
@@ -31,9 +32,10 @@ async def served(stack: Stack) -> AsyncIterator[Served]:
 
 
 async def call(served: Served, method: str, path: str, body: Any = None, status: int = 200, **options: Any) -> Any:
-    """Call a route, and return the JSON of its answer."""
+    """Call a route, and return the JSON of its answer, which is what the OpenAPI document says."""
     response = await served.http.request(method, path, json=body, **options)
     assert response.status_code == status, response.text
+    check_answer(method, path, status, response.json())
     return response.json()
 
 
@@ -305,6 +307,7 @@ async def test_events_continue_after_a_lost_connection(served: Served, stack: St
     async def read(most: int) -> None:
         nonlocal newest
         async for event in served.receive(f"{path}/events", {"Last-Event-ID": newest}):
+            check_answer("GET", f"{path}/events", 200, event.data, "text/event-stream")
             if event.data["type"] == "entry":
                 seqs.append(event.data["seq"])
                 newest = event.id

@@ -18,10 +18,11 @@ from clew.serve.access import Authorized
 from clew.serve.error_words import Reader
 from clew.serve.openai import asks, bodies, fields, ids, turns
 from clew.serve.openai.chunks import Chunks, check_outcome, make_completion
+from clew.serve.openai.objects import CompletionChunk, CompletionObject
 from clew.serve.openai.refusals import make_error_body
 from clew.serve.openai.routes import IdempotencyKey, answer_or_leave, read_ask, read_body, run
 from clew.serve.openai.turns import Place, Turn
-from clew.serve.streams import SentEvent, make_json_event, stream_events
+from clew.serve.streams import SentEvent, describe_stream, make_json_event, stream_events
 from clew.serve.worker_watch import WatchedRoute
 from clew_workflows.contract.errors import ClewError
 
@@ -31,7 +32,12 @@ SESSION_HEADER = "X-Clew-Session"
 router = APIRouter(prefix="/v1/chat/completions", tags=["chat"], route_class=WatchedRoute)
 
 
-@router.post("", operation_id="createChatCompletion")
+@router.post(
+    "",
+    operation_id="createChatCompletion",
+    response_model=CompletionObject,
+    responses=describe_stream(CompletionChunk),
+)
 async def create_completion(
     caller: Authorized,
     request: Request,

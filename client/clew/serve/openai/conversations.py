@@ -13,6 +13,7 @@ from clew.serve.access import TENANT, Authorized, Caller
 from clew.serve.openai import asks, bodies, ids, turns
 from clew.serve.openai.frames import read_time
 from clew.serve.openai.items import ITEM_REF, REPAIR, ThreadItems, list_snapshot_items
+from clew.serve.openai.objects import ConversationObject, DeletedObject, ItemObject, ItemsPage
 from clew.serve.openai.refusals import InvalidValue, NotStored, UnsupportedValue
 from clew.serve.openai.routes import IdempotencyKey, make_page, read_body
 from clew.serve.worker_watch import WatchedRoute
@@ -28,7 +29,7 @@ REQUEST = "clew.request"
 router = APIRouter(prefix="/v1/conversations", tags=["conversations"], route_class=WatchedRoute)
 
 
-@router.post("", operation_id="createConversation")
+@router.post("", operation_id="createConversation", response_model=ConversationObject)
 async def create_conversation(
     caller: Authorized,
     body: Annotated[bodies.ConversationCreate, read_body(bodies.ConversationCreate)],
@@ -66,13 +67,13 @@ async def create_conversation(
     return JSONResponse(_make_conversation(session_id, body.metadata or {}, time.time()))
 
 
-@router.get("/{conversation_id}", operation_id="getConversation")
+@router.get("/{conversation_id}", operation_id="getConversation", response_model=ConversationObject)
 async def get_conversation(caller: Authorized, conversation_id: str) -> Response:
     """Read a conversation."""
     return JSONResponse(await _read_conversation(caller, conversation_id))
 
 
-@router.post("/{conversation_id}", operation_id="updateConversation")
+@router.post("/{conversation_id}", operation_id="updateConversation", response_model=ConversationObject)
 async def update_conversation(
     caller: Authorized,
     conversation_id: str,
@@ -85,14 +86,14 @@ async def update_conversation(
     return JSONResponse(made | {"metadata": body.metadata or {}})
 
 
-@router.delete("/{conversation_id}", operation_id="deleteConversation")
+@router.delete("/{conversation_id}", operation_id="deleteConversation", response_model=DeletedObject)
 async def delete_conversation(caller: Authorized, conversation_id: str) -> Response:
     """Delete a conversation: end its session, and delete all of it."""
     await caller.clew.delete(caller.scope(conversation_id))
     return JSONResponse({"id": conversation_id, "object": "conversation.deleted", "deleted": True})
 
 
-@router.get("/{conversation_id}/items", operation_id="listConversationItems")
+@router.get("/{conversation_id}/items", operation_id="listConversationItems", response_model=ItemsPage)
 async def list_items(
     caller: Authorized,
     conversation_id: str,
@@ -107,7 +108,7 @@ async def list_items(
     return JSONResponse(make_page(listed, after, limit, order))
 
 
-@router.post("/{conversation_id}/items", operation_id="createConversationItems")
+@router.post("/{conversation_id}/items", operation_id="createConversationItems", response_model=ItemsPage)
 async def create_items(
     caller: Authorized, conversation_id: str, body: Annotated[bodies.ItemsCreate, read_body(bodies.ItemsCreate)]
 ) -> Response:
@@ -127,7 +128,7 @@ async def create_items(
     return JSONResponse(make_page(listed, None, len(listed), "asc"))
 
 
-@router.get("/{conversation_id}/items/{item_id}", operation_id="getConversationItem")
+@router.get("/{conversation_id}/items/{item_id}", operation_id="getConversationItem", response_model=ItemObject)
 async def get_item(
     caller: Authorized,
     conversation_id: str,
@@ -142,7 +143,9 @@ async def get_item(
     raise NotStored(f"Item with id '{item_id[:200]}' not found in conversation '{conversation_id}'.")
 
 
-@router.delete("/{conversation_id}/items/{item_id}", operation_id="deleteConversationItem")
+@router.delete(
+    "/{conversation_id}/items/{item_id}", operation_id="deleteConversationItem", response_model=ConversationObject
+)
 async def delete_item(caller: Authorized, conversation_id: str, item_id: str) -> Response:  # noqa: ARG001
     """Refuse to delete an item: what was said stays said."""
     raise UnsupportedValue("items of a conversation are not deleted: delete the conversation", param="item_id")

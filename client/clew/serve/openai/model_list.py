@@ -9,6 +9,7 @@ from fastapi.responses import JSONResponse
 
 from clew.serve.access import Authorized, Caller, permits_model
 from clew.serve.agents import find_agents
+from clew.serve.openai.objects import ModelObject, ModelsPage
 from clew.serve.openai.refusals import ModelNotFound
 from clew.serve.worker_watch import WatchedRoute
 from clew_workflows.contract.names import MODEL_NAME
@@ -16,13 +17,13 @@ from clew_workflows.contract.names import MODEL_NAME
 router = APIRouter(prefix="/v1/models", tags=["models"], route_class=WatchedRoute)
 
 
-@router.get("", operation_id="listModels")
+@router.get("", operation_id="listModels", response_model=ModelsPage)
 async def list_models(caller: Authorized) -> Response:
     """List the agents and the models that the key may use. `provider:*` permits others, too."""
     return JSONResponse({"object": "list", "data": await _list(caller)})
 
 
-@router.get("/{model:path}", operation_id="getModel")
+@router.get("/{model:path}", operation_id="getModel", response_model=ModelObject)
 async def get_model(caller: Authorized, model: str) -> Response:
     """Read an agent or a model that the key may use."""
     for made in await _list(caller):

@@ -11,6 +11,7 @@ from fastapi.responses import JSONResponse
 from clew.serve.access import Authorized, Caller
 from clew.serve.openai import asks, bodies, fields, ids, items, turns
 from clew.serve.openai.ids import ResponseName
+from clew.serve.openai.objects import DeletedObject, ItemsPage, ResponseEvent, ResponseObject
 from clew.serve.openai.refusals import InvalidValue, NotStored, UnsupportedValue
 from clew.serve.openai.routes import (
     IdempotencyKey,
@@ -22,6 +23,7 @@ from clew.serve.openai.routes import (
     send_events,
 )
 from clew.serve.openai.turns import Place, Turn
+from clew.serve.streams import describe_stream
 from clew.serve.worker_watch import WatchedRoute
 from clew_workflows.contract.errors import Idle, NotFound, RequestMismatch
 from clew_workflows.contract.payloads import AssistantMessage, ToolMessage, UserMessage
@@ -29,7 +31,9 @@ from clew_workflows.contract.payloads import AssistantMessage, ToolMessage, User
 router = APIRouter(prefix="/v1/responses", tags=["responses"], route_class=WatchedRoute)
 
 
-@router.post("", operation_id="createResponse")
+@router.post(
+    "", operation_id="createResponse", response_model=ResponseObject, responses=describe_stream(ResponseEvent)
+)
 async def create_response(
     caller: Authorized,
     request: Request,
@@ -83,7 +87,12 @@ def _refuse_history(ask: asks.Ask) -> None:
         )
 
 
-@router.get("/{response_id}", operation_id="getResponse")
+@router.get(
+    "/{response_id}",
+    operation_id="getResponse",
+    response_model=ResponseObject,
+    responses=describe_stream(ResponseEvent),
+)
 async def get_response(
     caller: Authorized,
     request: Request,
@@ -101,7 +110,7 @@ async def get_response(
     return JSONResponse(await turns.read_response(turn, entries, caller.reader))
 
 
-@router.post("/{response_id}/cancel", operation_id="cancelResponse")
+@router.post("/{response_id}/cancel", operation_id="cancelResponse", response_model=ResponseObject)
 async def cancel_response(caller: Authorized, response_id: str) -> Response:
     """Cancel the request of a response. One that has ended stays as it is."""
     turn, entries = await turns.find(caller, response_id)
@@ -113,7 +122,7 @@ async def cancel_response(caller: Authorized, response_id: str) -> Response:
     return JSONResponse(await turns.read_response(turn, entries, caller.reader))
 
 
-@router.delete("/{response_id}", operation_id="deleteResponse")
+@router.delete("/{response_id}", operation_id="deleteResponse", response_model=DeletedObject)
 async def delete_response(caller: Authorized, response_id: str) -> Response:
     """Delete the session of a response, if it has no other one."""
     turn, _ = await turns.find(caller, response_id)
@@ -131,7 +140,7 @@ async def delete_response(caller: Authorized, response_id: str) -> Response:
     return JSONResponse({"id": response_id, "object": "response", "deleted": True})
 
 
-@router.get("/{response_id}/input_items", operation_id="listInputItems")
+@router.get("/{response_id}/input_items", operation_id="listInputItems", response_model=ItemsPage)
 async def list_input_items(
     caller: Authorized,
     response_id: str,

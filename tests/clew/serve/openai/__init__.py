@@ -5,6 +5,7 @@
 `frames`: test_responses
 `bodies`: test_fields, test_responses, test_chat_completions
 `items`: test_conversations, test_responses
+`objects`: tests/clew/serve/test_document
 `model_list`: test_chat_completions
 `refusals`: test_responses, test_chat_completions
 `routes`: test_responses, test_conversations

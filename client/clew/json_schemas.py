@@ -1,18 +1,29 @@
-"""JSON Schemas of the contract's types, with what their docstrings say of each field."""
+"""JSON Schemas of the contract's types, with what their docstrings say of each field.
+
+Entries and events have types here, too: in the code they are objects that hold others, and as JSON a union each.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
-from collections.abc import Collection, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import cache, reduce
+from operator import or_
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
 
 import docstring_parser
-from pydantic import TypeAdapter
+from pydantic import Field, GetJsonSchemaHandler, TypeAdapter, create_model
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
-from pydantic_core import core_schema
+from pydantic_core import CoreSchema, core_schema
+from typing_extensions import TypeAliasType
 
-from clew.contract.payloads import Stored
+from clew.contract.payloads import KINDS, Payload, Stored
+from clew.session.events import SessionEvent, event_types
+from clew_workflows.contract import payloads
 from clew_workflows.contract.outcomes import Output
+from clew_workflows.thread.entries import Entry, Refs
 
 JsonSchema = dict[str, Any]
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -52,7 +63,8 @@ def definitions(annotations: Sequence[tuple[str, Any]]) -> dict[str, JsonSchema]
     roots, shared = TypeAdapter.json_schemas(adapters, schema_generator=DocumentedSchema)  # type: ignore[arg-type]
     found: dict[str, JsonSchema] = dict(shared.get("$defs", {}))
     for (name, _), schema in roots.items():
-        if schema != {"$ref": f"#/$defs/{name}"}:
+        # A type that shares its name with another one has a longer one.
+        if schema.keys() != {"$ref"}:
             found[str(name)] = schema
     return {name: _untitled(_referring(found[name], name, found.keys())) for name in sorted(found)}
 
@@ -108,7 +120,11 @@ def _typed_bases(cls: type) -> list[type]:
 def _as_answered(schema: JsonSchemaValue) -> JsonSchemaValue:
     """The schema of an output: null stands for absent in the code and never travels."""
     properties = schema.get("properties", {})
-    optional = {name for name, value in properties.items() if "default" in value and value["default"] is None}
+    optional = {
+        name
+        for name, value in properties.items()
+        if ("default" in value and value["default"] is None) or {"type": "null"} in value.get("anyOf", ())
+    }
     plain = {
         name: _not_null(value) if name in optional else _without(value, "default")
         for name, value in properties.items()
@@ -159,3 +175,84 @@ def _untitled(schema: JsonSchema) -> JsonSchema:
 
     plain: JsonSchema = bare(schema)
     return plain
+
+
+@dataclass(frozen=True)
+class StandsFor:
+    """Metadata of a field whose schema is that of another type: what the field holds was validated before.
+
+    Attributes:
+        make: Makes the other type, when a schema is made.
+    """
+
+    make: Callable[[], Any]
+
+    def __get_pydantic_json_schema__(self, _: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """The schema of the other type."""
+        return handler(TypeAdapter(self.make()).core_schema)
+
+
+# Entries and events as they travel.
+
+
+def payload_types() -> dict[str, list[type[Payload]]]:
+    """The types of what entries hold, by the kind of entry."""
+    shown = [getattr(payloads, name) for name in payloads.__all__]
+    types = [one for one in shown if isinstance(one, type) and issubclass(one, Payload) and one is not Payload]
+    leaves = [one for one in types if not any(other is not one and issubclass(other, one) for other in types)]
+    return {kind: [one for one in leaves if one.entry_kind == kind] for kind in KINDS}
+
+
+@cache
+def entry_types() -> dict[str, Any]:
+    """A type for the entries of each kind, by its name: all that an entry has, with the payload of its kind."""
+    meanings = docstring_of(Entry)[1] | {"payload": "What it holds, by its kind."}
+
+    def entry_type(kind: str, held: list[type[Payload]]) -> Any:
+        fields: dict[str, Any] = {
+            "seq": int,
+            "id": str,
+            "kind": Literal[kind],
+            "at": str,
+            "payload": reduce(or_, held),
+            "refs": Refs,
+            "tokens": int,
+        }
+        described = {name: (type_, Field(description=meanings[name])) for name, type_ in fields.items()}
+        make: Any = create_model
+        return make(entry_name(kind), __base__=Output, __doc__=f"An entry of the kind `{kind}`.", **described)
+
+    return {entry_name(kind): entry_type(kind, held) for kind, held in payload_types().items()}
+
+
+@cache
+def entry_union() -> Any:
+    """An entry of any kind."""
+    union: Any = reduce(or_, entry_types().values())
+    return TypeAliasType("Entry", Annotated[union, Field(discriminator="kind", description="An entry, by its kind.")])
+
+
+@cache
+def event_union(*others: type[Output]) -> Any:
+    """An event of a session as `as_dict` makes it, or one of the others, by its `type`."""
+
+    def make_type(cls: type[Any]) -> Any:
+        hints = get_type_hints(cls, vars(event_types))
+        meanings = docstring_of(cls)[1]
+        fields: dict[str, Any] = {}
+        for field in dataclasses.fields(cls):
+            held = entry_union() if hints[field.name] is Entry else hints[field.name]
+            default = ... if field.default is dataclasses.MISSING else field.default
+            described = meanings[field.name].replace("None: ", "absent: ")
+            fields[field.name] = (held, Field(default, description=described))
+        make: Any = create_model
+        return make(cls.__name__, __base__=Output, __doc__=cls.__doc__, **fields)
+
+    union: Any = reduce(or_, (*map(make_type, get_args(SessionEvent)), *others))
+    by_type = Field(discriminator="type", description="An event of a session, by its type.")
+    return TypeAliasType("SessionEvent", Annotated[union, by_type])
+
+
+def entry_name(kind: str) -> str:
+    """The name of the type of a kind's entries."""
+    return "".join(map(str.capitalize, kind.split("_"))) + "Entry"
