@@ -21,7 +21,7 @@ from clew_workflows.contract.limits import MAX_BLOB_BYTES, MAX_MESSAGE_BYTES
 from clew_workflows.contract.messages import canonicalize
 
 if TYPE_CHECKING:
-    from clew.serve.openai.histories import History
+    from clew.serve.openai.history_files import History
 
 MAX_FILE_BYTES = 100 * 1024 * 1024
 """Largest file of JSON, and most bytes of the items of one session in a database."""
@@ -159,7 +159,7 @@ def _read(path: Path, source: str | None, session_id: str) -> History:
         Misconfigured: It cannot be read, or the extra `serve` is not installed.
     """
     try:
-        from clew.serve.openai import histories  # noqa: PLC0415 - the extra may be missing
+        from clew.serve.openai import history_files  # noqa: PLC0415 - the extra may be missing
     except ImportError as error:
         raise Misconfigured(f"import-history needs the extra `serve`: pip install 'clew[serve]' ({error})") from None
     try:
@@ -170,12 +170,12 @@ def _read(path: Path, source: str | None, session_id: str) -> History:
     except OSError as error:
         raise Misconfigured(f"{path}: {error.strerror}") from None
     if is_database:
-        return histories.read_rows(_read_database(path, source, session_id), path.name)
+        return history_files.read_rows(_read_database(path, source, session_id), path.name)
     if source is not None:
         raise Misconfigured(f"{path}: it is no database of sessions: leave --source out")
     if len(data) > MAX_FILE_BYTES:
         raise _make_too_large(path)
-    return histories.read_file(data, path.name)
+    return history_files.read_file(data, path.name)
 
 
 def _make_too_large(path: Path) -> TooLarge:

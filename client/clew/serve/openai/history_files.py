@@ -31,6 +31,7 @@ from clew_workflows.contract.messages import replace_data
 Format = Literal["chat", "responses", "langchain"]
 _SYSTEM_ROLES = ("system", "developer")
 _chat_messages = TypeAdapter(list[bodies.ChatMessage])
+_FILE_ELSEWHERE = "a `file_id` names a file of another service: write its bytes in its place, in base64"
 _NUMBER = re.compile(r"\[(\d+)\]")
 _MAX_WORD = 50
 """Most characters of a name that an error repeats."""
@@ -149,7 +150,9 @@ def _make_history(items: list[Any], instructions: str | None, name: str) -> Hist
     except _UnknownPart as error:
         raise _make_error(name, str(error), error.number) from None
     except (Problem, TooLarge) as error:
-        raise _make_error(name, str(error), _find_number(getattr(error, "param", None) or str(error))) from None
+        path = getattr(error, "param", None) or str(error)
+        reason = _FILE_ELSEWHERE if path.endswith(".file_id") else str(error)
+        raise _make_error(name, reason, _find_number(path)) from None
     if not messages:
         raise _make_error(name, "it has no messages besides those of the system")
     system_prompt = "\n\n".join(filter(None, prompts)) or None
@@ -237,7 +240,7 @@ def _check(messages: Sequence[Mapping[str, Any]], name: str) -> None:
         if isinstance(content, list):
             if any(isinstance(part, Mapping) for part in content):
                 # What a caller of `clew serve` may name. A new session has no blobs.
-                raise _make_error(name, "a `file_id` names a file of another service: write its bytes in its place")
+                raise _make_error(name, _FILE_ELSEWHERE)
             content = [{"type": "text", "text": part if isinstance(part, str) else ""} for part in content]
         checked.append({**message, "content": content})
     try:
@@ -295,6 +298,8 @@ def _read_langchain(items: list[Any]) -> list[asks.Said]:
 
 def _convert_message(number: int, item: Mapping[str, Any]) -> dict[str, Any]:
     """Convert a message, in the form of `dumpd`, of `messages_to_dict` or of `model_dump`."""
+    kind: Any
+    fields: Mapping[str, Any]
     match item:
         case {"lc": _, "type": "constructor", "id": [*_, str(name)], "kwargs": dict(fields)}:
             kind = fields.get("type") or name.removesuffix("Chunk").removesuffix("Message").lower()
