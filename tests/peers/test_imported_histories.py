@@ -23,6 +23,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "chat": ("chat.json", "chat.jsonl", "request.json"),
     "responses": ("items.json", "response.json"),
     "langgraph": ("messages_to_dict.json", "dumpd.json", "model_dump.json", "state.json"),
+    "pydantic_ai": ("all_messages.json",),
     "agents_sdk": ("sessions.db", "get_items.json"),
 }
 """The files of each library's program."""

@@ -20,6 +20,10 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 from openai import AsyncOpenAI, OpenAI
+from pydantic_ai import Agent as PydanticAgent
+from pydantic_ai import BinaryContent
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider
 
 BASE_URL, API_KEY, MODEL = os.environ["BASE_URL"], os.environ["API_KEY"], os.environ["MODEL"]
 IMAGE = f"data:image/png;base64,{base64.b64encode(Path(os.environ['IMAGE']).read_bytes()).decode()}"
@@ -114,9 +118,24 @@ async def run_agents_sdk(folder: Path) -> None:
     other.close()
 
 
+async def run_pydantic_ai(folder: Path) -> None:
+    """Pydantic AI: all messages of a run."""
+    model = OpenAIChatModel(MODEL, provider=OpenAIProvider(base_url=BASE_URL, api_key=API_KEY))
+    agent = PydanticAgent(model, instructions=PROMPT)
+
+    @agent.tool_plain
+    def get_weather(city: str) -> str:
+        """Tell the weather."""
+        return "sun"
+
+    image = BinaryContent(Path(os.environ["IMAGE"]).read_bytes(), media_type="image/png")
+    done = await agent.run([QUESTION, image])
+    (folder / "all_messages.json").write_bytes(done.all_messages_json())
+
+
 if __name__ == "__main__":
     library, written = sys.argv[1], Path(sys.argv[2])
-    if library == "agents_sdk":
-        asyncio.run(run_agents_sdk(written))
+    if library in ("agents_sdk", "pydantic_ai"):
+        asyncio.run({"agents_sdk": run_agents_sdk, "pydantic_ai": run_pydantic_ai}[library](written))
     else:
         {"chat": run_chat, "responses": run_responses, "langgraph": run_langgraph}[library](written)

@@ -5,14 +5,15 @@
 | `chat` | messages of Chat Completions |
 | `responses` | items of the Responses API; sessions of the OpenAI Agents SDK have the same |
 | `langchain` | messages of LangChain, as the state and the checkpoints of LangGraph have them |
+| `pydantic_ai` | messages of Pydantic AI, as `all_messages_json` writes them |
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
@@ -28,7 +29,7 @@ from clew_workflows.contract.inputs import Snapshot
 from clew_workflows.contract.limits import MAX_SYSTEM_PROMPT_BYTES
 from clew_workflows.contract.messages import replace_data
 
-Format = Literal["chat", "responses", "langchain"]
+Format = Literal["chat", "responses", "langchain", "pydantic_ai"]
 _SYSTEM_ROLES = ("system", "developer")
 _chat_messages = TypeAdapter(list[bodies.ChatMessage])
 _FILE_ELSEWHERE = "a `file_id` names a file of another service: write its bytes in its place, in base64"
@@ -175,6 +176,8 @@ def _find_number(path: str) -> int | None:
 
 def _find_format(items: Sequence[Mapping[str, Any]], name: str) -> Format:
     first = items[0]
+    if isinstance(first.get("parts"), list) and first.get("kind") in ("request", "response"):
+        return "pydantic_ai"
     if "lc" in first or ("role" not in first and _find_langchain_role(first.get("type")) is not None):
         return "langchain"
     if any(item.get("type") is not None or _has_response_parts(item) for item in items):
@@ -183,8 +186,8 @@ def _find_format(items: Sequence[Mapping[str, Any]], name: str) -> Format:
         return "chat"
     raise _make_error(
         name,
-        "it is neither a message of Chat Completions or LangChain, which has a `role` or a `type`, nor an item of "
-        "Responses",
+        "it is neither a message of Chat Completions, LangChain or Pydantic AI, which has a `role`, a `type` or "
+        "`parts`, nor an item of Responses",
         0,
     )
 
@@ -354,20 +357,27 @@ def _convert_block(number: int, block: Any) -> dict[str, Any] | None:
         case {"type": kind} if kind in _LEFT_OUT:
             return None
     media_type, data = _find_data(block)
-    if data is not None:
-        match block["type"]:
-            case "image":
-                return {"type": "image_url", "image_url": {"url": f"data:{media_type};base64,{data}"}}
-            case "file":
-                name = block.get("filename") or (block.get("extras") or block.get("metadata") or {}).get("filename")
-                file = {"file_data": f"data:{media_type};base64,{data}", "filename": name}
-                return {"type": "file", "file": file}
-            case "audio" if media_type in _AUDIO_FORMATS:
-                return {"type": "input_audio", "input_audio": {"data": data, "format": _AUDIO_FORMATS[media_type]}}
-    kind = block.get("type") if isinstance(block, dict) else type(block).__name__
-    raise _UnknownPart(
-        number,
-        f"its content has a block of the type '{str(kind)[:_MAX_WORD]}', which is not imported",
+    if data is None:
+        raise _refuse_block(number, block)
+    return _convert_data(number, block, media_type, data)
+
+
+def _convert_data(number: int, block: Mapping[str, Any], media_type: str, data: str) -> dict[str, Any]:
+    """Convert the bytes of an image, a recording or a file, in base64."""
+    match block["type"]:
+        case "image":
+            return {"type": "image_url", "image_url": {"url": f"data:{media_type};base64,{data}"}}
+        case "file":
+            name = block.get("filename") or (block.get("extras") or block.get("metadata") or {}).get("filename")
+            return {"type": "file", "file": {"file_data": f"data:{media_type};base64,{data}", "filename": name}}
+        case "audio" if media_type in _AUDIO_FORMATS:
+            return {"type": "input_audio", "input_audio": {"data": data, "format": _AUDIO_FORMATS[media_type]}}
+    raise _refuse_block(number, block)
+
+
+def _refuse_block(number: int, block: Any) -> _UnknownPart:
+    return _UnknownPart(
+        number, f"its content has a block of the type '{_name_kind(block, 'type')}', which is not imported"
     )
 
 
@@ -383,8 +393,86 @@ def _find_data(block: Any) -> tuple[str, str | None]:
     return "", None
 
 
+# Messages of Pydantic AI, as messages of Chat Completions. One of them may have several parts with roles of their own.
+
+
+def _read_pydantic_ai(items: list[Any]) -> list[asks.Said]:
+    converted: list[dict[str, Any]] = []
+    numbers: list[int] = []
+    newest = next((n for n in reversed(range(len(items))) if items[n].get("instructions")), None)
+    for number, item in enumerate(items):
+        made = list(_convert_parts(number, item))
+        if number == newest:
+            # Each request repeats them. Those of the newest one hold.
+            made.insert(0, {"role": "system", "content": item["instructions"]})
+        converted += made
+        numbers += [number] * len(made)
+    try:
+        said = _read_chat(converted)
+    except Problem as error:
+        found = _find_number(error.param or "")
+        raise _UnknownPart(numbers[found or 0], str(error)) from None
+    return [replace(one, param=f"messages[{number}]") for one, number in zip(said, numbers, strict=True)]
+
+
+def _convert_parts(number: int, item: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    texts: list[str] = []
+    calls: list[dict[str, Any]] = []
+    for part in item.get("parts") or ():
+        match part:
+            case {"part_kind": "system-prompt", "content": content}:
+                yield {"role": "system", "content": content}
+            case {"part_kind": "user-prompt", "content": content} | {
+                "part_kind": "retry-prompt",
+                "content": content,
+                "tool_name": None,
+            }:
+                yield {"role": "user", "content": _convert_prompt(number, content)}
+            case {"part_kind": "tool-return" | "retry-prompt", "tool_call_id": name, "content": content}:
+                text = content if isinstance(content, str) else to_json(content).decode()
+                yield {"role": "tool", "tool_call_id": name, "content": text}
+            case {"part_kind": "text", "content": str(text)}:
+                texts.append(text)
+            case {"part_kind": "tool-call", "tool_call_id": name, "tool_name": tool}:
+                calls.append(_convert_call({"id": name, "name": tool, "args": part.get("args")}))
+            case {"part_kind": "thinking" | "builtin-tool-call" | "builtin-tool-return"}:
+                pass  # What only the provider can read, or has done itself.
+            case _:
+                raise _UnknownPart(number, f"it has a part of the kind '{_name_kind(part, 'part_kind')}'")
+    if texts or calls:
+        yield {"role": "assistant", "content": "\n".join(texts)} | ({"tool_calls": calls} if calls else {})
+
+
+def _convert_prompt(number: int, content: Any) -> Any:
+    if not isinstance(content, list):
+        return content
+    return [_convert_prompt_part(number, part) for part in content]
+
+
+def _convert_prompt_part(number: int, part: Any) -> dict[str, Any]:
+    match part:
+        case str(text) | {"kind": "text-content", "content": str(text)}:
+            return {"type": "text", "text": text}
+        case {"kind": "image-url", "url": str(url)}:
+            return {"type": "image_url", "image_url": {"url": url}}
+        case {"kind": "binary", "data": str(data), "media_type": str(media_type)}:
+            # Its base64 is the one for addresses.
+            data = data.replace("-", "+").replace("_", "/")
+            kind = media_type.partition("/")[0]
+            kind = kind if kind in ("image", "audio") else "file"
+            return _convert_data(number, {"type": kind}, media_type, data)
+    raise _UnknownPart(
+        number, f"its prompt has a part of the kind '{_name_kind(part, 'kind')}', which is not imported"
+    )
+
+
+def _name_kind(part: Any, key: str) -> str:
+    return str(part.get(key) if isinstance(part, dict) else type(part).__name__)[:_MAX_WORD]
+
+
 _READERS: Mapping[Format, Callable[[list[Any]], list[asks.Said]]] = {
     "chat": _read_chat,
     "responses": _read_responses,
     "langchain": _read_langchain,
+    "pydantic_ai": _read_pydantic_ai,
 }

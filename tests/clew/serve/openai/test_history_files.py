@@ -91,8 +91,29 @@ def test_calls_have_their_results_behind_them() -> None:
             {"type": "function_call_output", "call_id": "a", "output": "2"},
         ]
     )
-    assert (chat.format, langchain.format, responses.format) == ("chat", "langchain", "responses")
-    assert chat.messages == langchain.messages == responses.messages
+    pydantic_ai = read(
+        [
+            {"kind": "request", "parts": [{"part_kind": "user-prompt", "content": "Add."}]},
+            {
+                "kind": "response",
+                "parts": [
+                    {"part_kind": "thinking", "content": "Hm."},
+                    {"part_kind": "tool-call", "tool_name": "add", "args": {"n": 1}, "tool_call_id": "a"},
+                    {"part_kind": "tool-call", "tool_name": "add", "args": "{n", "tool_call_id": "b"},
+                ],
+            },
+            {
+                "kind": "request",
+                "parts": [
+                    {"part_kind": "retry-prompt", "tool_name": "add", "content": "no JSON", "tool_call_id": "b"},
+                    {"part_kind": "tool-return", "tool_name": "add", "content": 2, "tool_call_id": "a"},
+                ],
+            },
+        ]
+    )
+    histories = (chat, langchain, responses, pydantic_ai)
+    assert [one.format for one in histories] == ["chat", "langchain", "responses", "pydantic_ai"]
+    assert all(one.messages == chat.messages for one in histories)
     assert chat.messages[1]["tool_calls"][1]["arguments"] == {"malformed_arguments": "{n"}
     assert [message.get("content") for message in chat.messages] == ["Add.", "", "no JSON", "2"]
 
@@ -115,6 +136,17 @@ def test_an_image_is_read_in_each_form_that_langchain_has(block: dict[str, Any])
     assert text == "See:"
     assert isinstance(image, Image)
     assert image.read() == make_png()
+
+
+def test_instructions_of_pydantic_ai_are_those_of_its_newest_request() -> None:
+    """Each request repeats them; bytes in its form of base64 are read."""
+    data = PNG.replace("+", "-").replace("/", "_")
+    image = {"kind": "binary", "data": data, "media_type": "image/png"}
+    prompts = [["See:", image], "Again."]
+    parts = [[{"part_kind": "user-prompt", "content": prompt}] for prompt in prompts]
+    history = read([{"kind": "request", "parts": part, "instructions": f"Be {n}."} for n, part in enumerate(parts)])
+    assert history.system_prompt == "Be 1."
+    assert history.messages[0]["content"][1].read() == make_png()
 
 
 def test_files_and_recordings_are_read_and_addresses_stay() -> None:
@@ -161,6 +193,12 @@ def test_data_in_a_text_becomes_its_description() -> None:
         ([{"role": "user", "content": [{"type": "input_image", "file_id": "0" * 64}]}], "file_id"),
         ([{"type": "human", "content": "a"}, {"type": "remove", "id": "1"}], "item 1"),
         ([{"type": "human", "content": "a"}, {"type": "human", "content": [{"type": "video"}]}], "item 1"),
+        ([{"kind": "request", "parts": [{"part_kind": "user-prompt", "content": "a"}]},
+          {"kind": "request", "parts": [{"part_kind": "user-prompt", "content": [{"kind": "video-url"}]}]}], "item 1"),
+        ([{"kind": "request", "parts": [{"part_kind": "user-prompt", "content": "a"},
+                                        {"part_kind": "user-prompt", "content": "b"}]},
+          {"kind": "response", "parts": [{"part_kind": "tool-call", "tool_name": "f", "tool_call_id": "a"}]}],
+         "item 1"),
         ([{"lc": 1, "type": "not_implemented", "id": ["x"], "repr": "x"}], "item 0"),
         ([{"type": "human", "content": "a"}, {"role": "user", "content": "b"}], "item 1"),
     ],
