@@ -48,7 +48,7 @@ def import_history(
     ] = None,
     **configuration: Unpack[StartOptions],
 ) -> None:
-    """Start a session with the history of a file: of Chat Completions, Responses, LangGraph, the Agents SDK or Pydantic AI.
+    """Start a session with a history of Chat Completions, Responses, LangGraph, the Agents SDK or Pydantic AI.
 
     Its system messages become the system prompt, unless --agent or --system names another. The same file imported
     again under the same id changes nothing.

@@ -26,7 +26,8 @@ from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
 BASE_URL, API_KEY, MODEL = os.environ["BASE_URL"], os.environ["API_KEY"], os.environ["MODEL"]
-IMAGE = f"data:image/png;base64,{base64.b64encode(Path(os.environ['IMAGE']).read_bytes()).decode()}"
+PNG = Path(os.environ["IMAGE"]).read_bytes()
+IMAGE = f"data:image/png;base64,{base64.b64encode(PNG).decode()}"
 PROMPT, QUESTION = "You know the weather.", "What is the weather in 'Porto'?"
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 FUNCTION = {"name": "get_weather", "description": "Tell the weather.", "parameters": PARAMETERS}
@@ -128,8 +129,7 @@ async def run_pydantic_ai(folder: Path) -> None:
         """Tell the weather."""
         return "sun"
 
-    image = BinaryContent(Path(os.environ["IMAGE"]).read_bytes(), media_type="image/png")
-    done = await agent.run([QUESTION, image])
+    done = await agent.run([QUESTION, BinaryContent(PNG, media_type="image/png")])
     (folder / "all_messages.json").write_bytes(done.all_messages_json())
 
 

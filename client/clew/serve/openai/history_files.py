@@ -393,7 +393,7 @@ def _find_data(block: Any) -> tuple[str, str | None]:
     return "", None
 
 
-# Messages of Pydantic AI, as messages of Chat Completions. One of them may have several parts with roles of their own.
+# Messages of Pydantic AI, as messages of Chat Completions. Each part of one may have a role of its own.
 
 
 def _read_pydantic_ai(items: list[Any]) -> list[asks.Said]:
@@ -412,7 +412,11 @@ def _read_pydantic_ai(items: list[Any]) -> list[asks.Said]:
     except Problem as error:
         found = _find_number(error.param or "")
         raise _UnknownPart(numbers[found or 0], str(error)) from None
-    return [replace(one, param=f"messages[{number}]") for one, number in zip(said, numbers, strict=True)]
+    return [_name_place(one, f"messages[{number}]") for one, number in zip(said, numbers, strict=True)]
+
+
+def _name_place(said: asks.Said, path: str) -> asks.Said:
+    return replace(said, param=path, calls=tuple(replace(call, param=path) for call in said.calls))
 
 
 def _convert_parts(number: int, item: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
