@@ -42,7 +42,8 @@ STYLES = {
 _LINK = re.compile(
     r"(?P<block>^ *```.*?^ *```$)|\[(?P<text>[^\[\]]*)\]\((?P<target>[^)\s]+)\)", re.DOTALL | re.MULTILINE
 )
-_PARAGRAPH = re.compile(r"^(?![#|!<`-]).+(?:\n(?!\n).+)*", re.MULTILINE)
+_FENCE = re.compile(r"^ *```.*?^ *```$", re.DOTALL | re.MULTILINE)
+_SENTENCE = re.compile(r".*?\.(?= |$)")
 _LINK_TEXT = re.compile(r"\[([^\[\]]*)\]\([^)\s]+\)")
 # mkdocs counts the warnings of this logger.
 _log = logging.getLogger("mkdocs.hooks")
@@ -121,6 +122,8 @@ def make_llms_text(groups: Sequence[tuple[str, Sequence[tuple[str, str]]]], mark
 
 
 def _find_summary(markdown: str) -> str:
-    """Find the first paragraph of a page, on one line and without links."""
-    found = _PARAGRAPH.search(re.sub(r"```.*?```", "", markdown, flags=re.DOTALL))
-    return _LINK_TEXT.sub(r"\1", " ".join(found[0].split())) if found else ""
+    """Find the first sentence of a page, without links."""
+    paragraphs = (" ".join(part.split()) for part in _FENCE.sub("", markdown).split("\n\n"))
+    text = next(part for part in paragraphs if part and not part.startswith(("#", "|", "!", "<", "- ")))
+    text = _LINK_TEXT.sub(r"\1", text)
+    return found[0] if (found := _SENTENCE.match(text)) else text
