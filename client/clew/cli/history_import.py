@@ -19,6 +19,7 @@ from clew.session.session import Session
 from clew_workflows.contract.errors import ClewError, NotFound, ThreadMismatch, TooLarge
 from clew_workflows.contract.limits import MAX_BLOB_BYTES, MAX_MESSAGE_BYTES
 from clew_workflows.contract.messages import canonicalize
+from clew_workflows.contract.payloads import OperationPayload
 
 if TYPE_CHECKING:
     from clew.serve.openai.history_files import History
@@ -113,7 +114,7 @@ async def _find(clew: Clew, session_id: str, op_id: str) -> Found:
     with suppress(NotFound):
         async for entry in clew.read_thread(session_id):
             found = "empty"
-            if entry.refs.get("op_id") == op_id:
+            if isinstance(operation := entry.body, OperationPayload) and operation.op_id == op_id:
                 return "imported"
             is_used = is_used or entry.kind != "config"
     if is_used:
