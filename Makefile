@@ -73,7 +73,7 @@ $(VENV)/deploy/.ready: constraints/deploy.txt $(READY)
 		-r constraints/deploy.txt
 	@touch $@
 
-client-suites: $(VENV)/clients/.ready ## install the suites and clients of others, whose tests are skipped without them
+client-suites: $(VENV)/clients/.ready $(VENV)/peers/pydantic_ai/.ready ## install the suites and clients of others, whose tests are skipped without them
 
 $(VENV)/clients/.ready: constraints/clients.txt $(READY)
 	$(PYTHON) -m venv $(VENV)/clients
