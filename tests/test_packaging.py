@@ -17,7 +17,7 @@ from typing import Any
 from zipfile import ZipFile
 
 import pytest
-import yaml
+import yaml  # type: ignore[import-untyped]
 
 from clew import Clew
 from clew.local import Reply, TemporalServer, ToolCall, scripted_model, temporal_server
@@ -223,7 +223,7 @@ def test_the_package_says_what_it_is(dist: Path) -> None:
     assert labels == {"Documentation", "Source", "Changelog", "Issues", "Security"}
     assert {"Summary", "Keywords", "Author", "Requires-Python"} <= set(metadata)
     assert metadata["Description-Content-Type"] == "text/markdown"
-    assert metadata.get_payload().startswith("# Clew")
+    assert str(metadata.get_payload()).startswith("# Clew")
     with tarfile.open(sdist) as archive:
         inside = {name.partition("/")[2] for name in archive.getnames()}
     assert {"README.md", "LICENSE", "CHANGELOG.md", "SECURITY.md", "pyproject.toml"} <= inside
