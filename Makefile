@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 INSTALL := $(PIP) install --require-hashes --only-binary :all:
+BUILD_PACKAGE := $(BIN)/python -m build --no-isolation
 # A warning, for example about a link that leads nowhere, is an error. The variable silences an advertisement.
 BUILD_SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --config-file docs/generate/mkdocs.yml
 # pyright would ask a package index whether it is the newest.
@@ -13,8 +14,8 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 # The tests start hundreds of processes, which load compiled modules if those may be written.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo chat test test-all test-cluster test-others chaos search mutants check deploy-tools client-suites typescript \
-	pin-images deploy-servers deploy-api-server local-cluster peers \
+.PHONY: help setup demo chat test test-all test-cluster test-others chaos search mutants check deploy-tools client-suites \
+	typescript publish-tools dist pin-images deploy-servers deploy-api-server local-cluster peers \
 	pages docs format record release-files release-check lock clean
 
 help: ## list the targets
@@ -72,7 +73,7 @@ $(VENV)/deploy/.ready: constraints/deploy.txt deploy/servers/helm/go.sum $(READY
 	$(BIN)/python -m deploy.servers.programs deploy-tools
 	@touch $@
 
-client-suites: $(VENV)/clients/.ready ## install the suites and clients of others, whose tests are skipped without them
+client-suites: $(VENV)/clients/.ready $(VENV)/peers/pydantic_ai/.ready ## install the suites and clients of others, whose tests are skipped without them
 
 $(VENV)/clients/.ready: constraints/clients.txt $(READY)
 	$(PYTHON) -m venv $(VENV)/clients
@@ -88,6 +89,22 @@ typescript: pages ## generate the types of client/typescript, and build it (need
 
 pin-images: $(READY) ## ask the registries for the digests of the images in deploy/, and write them (needs a network)
 	$(BIN)/python -m deploy.pin_images
+
+publish-tools: $(VENV)/publish/.ready ## install what checks the package and writes its SBOM
+
+$(VENV)/publish/.ready: constraints/publish.txt $(READY)
+	$(PYTHON) -m venv $(VENV)/publish
+	$(VENV)/publish/bin/python -m pip --disable-pip-version-check install --no-compile --require-hashes \
+		--only-binary :all: -r constraints/publish.txt
+	@touch $@
+
+# The wheel is made of the files of the sdist. The SBOM has the versions with which a worker is tested.
+dist: $(VENV)/publish/.ready ## build the package into dist/, check its metadata, and write its SBOM beside it
+	rm -rf dist
+	$(BUILD_PACKAGE) --outdir dist .
+	$(VENV)/publish/bin/python -m twine check --strict dist/*.whl dist/*.tar.gz
+	$(VENV)/publish/bin/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible \
+		--output-format JSON --output-file dist/clew.cdx.json constraints/worker.txt
 
 deploy-servers: $(READY) ## build Temporal's server and SeaweedFS from source, and install PostgreSQL (needs Go)
 	$(BIN)/python -m deploy.servers.programs deploy-servers
@@ -157,6 +174,7 @@ lock: ## update constraints/*.txt (UPGRADE=1 moves to the newest versions)
 	$(LOCK) --no-deps constraints/model.in --output-file constraints/model.txt
 	$(LOCK) constraints/deploy.in --output-file constraints/deploy.txt
 	$(LOCK) constraints/clients.in --output-file constraints/clients.txt
+	$(LOCK) constraints/publish.in --output-file constraints/publish.txt
 	$(LOCK) --no-deps constraints/mutants.in --output-file constraints/mutants.txt
 	$(LOCK) constraints/bench.in --constraints constraints/dev.txt --output-file constraints/bench.txt
 	set -e; for peer in $(PEERS); do $(LOCK) constraints/peers/$$peer.in --output-file constraints/peers/$$peer.txt; done

@@ -9,11 +9,15 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import uuid
+from email.parser import Parser
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
+import yaml  # type: ignore[import-untyped]
 
 from clew import Clew
 from clew.local import Reply, TemporalServer, ToolCall, scripted_model, temporal_server
@@ -168,15 +172,26 @@ def test_an_installed_package_gets_the_extra_that_an_error_names(python: Path) -
     assert "clew-" not in would
 
 
+BUILD = "-m build --no-isolation"
+"""The build of a release, behind the name of the interpreter."""
+
+
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the package as `make dist` does: the sdist, and the wheel of its files."""
+    home = tmp_path_factory.mktemp("dist")
+    built = run(sys.executable, *BUILD.split(), "--outdir", home, ROOT, timeout=300)
+    assert built.returncode == 0, built.stdout + built.stderr
+    return home
+
+
+@pytest.fixture(scope="module")
+def installed(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Install the wheel with its extras and the pinned versions; the value is the folder of the commands."""
     home = tmp_path_factory.mktemp("user")
     options = ("--disable-pip-version-check", "--no-input", "--quiet")
     pip = (sys.executable, "-m", "pip")
-    built = run(*pip, "wheel", *options, "--no-deps", "--no-build-isolation", "--wheel-dir", home, ROOT)
-    assert built.returncode == 0, built.stderr
-    (wheel,) = home.glob("clew-*.whl")
+    (wheel,) = dist.glob("clew-*.whl")
     # With the hashes of the pins, pip would ask for a hash of the wheel, too.
     pins = re.findall(r"(?m)^([a-z0-9-]+==[^\\\n]+?) *\\?$", (ROOT / "constraints/dev.txt").read_text())
     (home / "pins.txt").write_text("\n".join(pins))
@@ -189,6 +204,61 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     assert done.returncode == 0, done.stderr
     return commands
+
+
+@pytest.mark.slow
+def test_the_package_says_what_it_is(dist: Path) -> None:
+    """Its metadata has addresses, classifiers, keywords, all licences and the README; the wheel has the SKILL.md."""
+    (wheel,), (sdist,) = dist.glob("clew-*.whl"), dist.glob("clew-*.tar.gz")
+    with ZipFile(wheel) as files:
+        (name,) = [name for name in files.namelist() if name.endswith(".dist-info/METADATA")]
+        metadata = Parser().parsestr(files.read(name).decode())
+        assert "clew/SKILL.md" in files.namelist()
+    assert metadata["License-Expression"] == "MIT"
+    assert set(metadata.get_all("License-File", ())) == {
+        "LICENSE",
+        "client/clew/report/vendor/dompurify.LICENSE",
+        "client/clew/report/vendor/marked.LICENSE",
+    }
+    labels = {address.partition(",")[0] for address in metadata.get_all("Project-URL", ())}
+    assert labels == {"Documentation", "Source", "Changelog", "Issues", "Security"}
+    assert {"Summary", "Keywords", "Author", "Requires-Python"} <= set(metadata)
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert str(metadata.get_payload()).startswith("# Clew")
+    with tarfile.open(sdist) as archive:
+        inside = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"README.md", "LICENSE", "CHANGELOG.md", "SECURITY.md", "pyproject.toml"} <= inside
+    assert not {name for name in inside if name.startswith(("tests/", "bench/", "docs/"))}
+
+
+@pytest.mark.slow
+def test_an_index_accepts_the_package(dist: Path) -> None:
+    """`twine check` has no remark about it. `make publish-tools` installs it."""
+    twine = ROOT / ".venv" / "publish" / "bin" / "twine"
+    if not twine.with_name("python").exists():
+        pytest.skip("make publish-tools installs twine")
+    checked = run(twine.with_name("python"), "-m", "twine", "check", "--strict", *dist.iterdir())
+    assert checked.returncode == 0, checked.stdout
+
+
+def test_a_release_is_published_as_it_is_tested() -> None:
+    """The workflow makes what `make dist` builds, with the build of these tests; each action is pinned."""
+    workflow = yaml.safe_load((ROOT / ".github/workflows/publish.yml").read_text())
+    build, publish = workflow["jobs"]["build"], workflow["jobs"]["publish"]
+    commands = [step["run"] for step in build["steps"] if "run" in step]
+    assert commands[-2:] == ["make release-check", "make dist"]
+    makefile = (ROOT / "Makefile").read_text()
+    assert f"BUILD_PACKAGE := $(BIN)/python {BUILD}\n" in makefile
+    assert re.search(r"(?m)^dist:.*\n(?:\t.*\n)*\t\$\(BUILD_PACKAGE\) --outdir dist \.$", makefile)
+    assert workflow["permissions"] == {}
+    assert publish["needs"] == "build"
+    assert publish["permissions"] == {"attestations": "write", "id-token": "write"}
+    steps = [*build["steps"], *publish["steps"]]
+    used = {name: version for name, _, version in (step["uses"].partition("@") for step in steps if "uses" in step)}
+    assert all(re.fullmatch(r"v\d+\.\d+\.\d+|[0-9a-f]{40}", version) for version in used.values()), used
+    assert {"actions/attest-build-provenance", "actions/attest-sbom", "pypa/gh-action-pypi-publish"} <= used.keys()
+    (upload,) = [step for step in publish["steps"] if step.get("uses", "").startswith("pypa/")]
+    assert upload["with"] == {"attestations": True}, "trusted publishing: no token, no password"
 
 
 @pytest.mark.slow

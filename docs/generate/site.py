@@ -2,6 +2,8 @@
 
 README.md is the first page of the site. A link to a file that the site has leads to it. A link to any other file
 becomes the path in the repository. The contract gets its tables.
+
+For programs that read, the site has each page as Markdown, `page.md` beside `page.html`, and a list, `llms.txt`.
 """
 
 from __future__ import annotations
@@ -9,10 +11,12 @@ from __future__ import annotations
 import logging
 import posixpath
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.nav import Navigation, Section
 from mkdocs.structure.pages import Page
 
 from docs.generate import page as tables
@@ -38,8 +42,17 @@ STYLES = {
 _LINK = re.compile(
     r"(?P<block>^ *```.*?^ *```$)|\[(?P<text>[^\[\]]*)\]\((?P<target>[^)\s]+)\)", re.DOTALL | re.MULTILINE
 )
+_FENCE = re.compile(r"^ *```.*?^ *```$", re.DOTALL | re.MULTILINE)
+_SENTENCE = re.compile(r".*?\.(?= |$)")
+_LINK_TEXT = re.compile(r"\[([^\[\]]*)\]\([^)\s]+\)")
 # mkdocs counts the warnings of this logger.
 _log = logging.getLogger("mkdocs.hooks")
+
+
+_markdown: dict[str, str] = {}
+"""The Markdown of the site's pages, by their paths in it."""
+_groups: list[tuple[str, list[Page]]] = []
+"""The pages of the navigation, by its groups."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -69,5 +82,48 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             return match["text"] if named.endswith(match["text"]) else f"{match['text']} (`{named}`)"
         return f"[{match['text']}]({posixpath.relpath(name, here or '.')}{hash_}{anchor})"
 
-    style = f"\n\n<style>{STYLES[path]}</style>\n" if path in STYLES else ""
-    return _LINK.sub(fit, markdown) + style
+    fitted = _LINK.sub(fit, markdown)
+    _markdown[page.file.src_uri] = fitted
+    return fitted + (f"\n\n<style>{STYLES[path]}</style>\n" if path in STYLES else "")
+
+
+def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> Navigation:
+    """Note the groups of the navigation."""
+    del config, files
+    _groups.clear()
+    for item in nav.items:
+        if isinstance(item, Section):
+            _groups.append((item.title, [child for child in item.children if isinstance(child, Page)]))
+        elif isinstance(item, Page):
+            _groups.append(("", [item]))
+    return nav
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Write the pages as Markdown, and `llms.txt`."""
+    site = Path(config.site_dir)
+    for name, text in _markdown.items():
+        (site / name).write_text(text, encoding="utf-8")
+    groups = [(title, [(str(page.title), page.file.src_uri) for page in pages]) for title, pages in _groups]
+    (site / "llms.txt").write_text(make_llms_text(groups, _markdown), encoding="utf-8")
+
+
+def make_llms_text(groups: Sequence[tuple[str, Sequence[tuple[str, str]]]], markdown: Mapping[str, str]) -> str:
+    """Make the list of pages for programs, in the form of llmstxt.org.
+
+    `groups`: the title of each group, with the titles and the paths of its pages; the first is the overview alone.
+    """
+    (_, ((_, overview),)), *others = groups
+    lines = ["# Clew", "", f"> {_find_summary(markdown[overview])}", "", f"- [Overview]({overview})"]
+    for title, pages in others:
+        lines += ["", f"## {title}", ""]
+        lines += [f"- [{name}]({path}): {_find_summary(markdown[path])}" for name, path in pages]
+    return "\n".join(lines) + "\n"
+
+
+def _find_summary(markdown: str) -> str:
+    """Find the first sentence of a page, without links."""
+    paragraphs = (" ".join(part.split()) for part in _FENCE.sub("", markdown).split("\n\n"))
+    text = next(part for part in paragraphs if part and not part.startswith(("#", "|", "!", "<", "- ")))
+    text = _LINK_TEXT.sub(r"\1", text)
+    return found[0] if (found := _SENTENCE.match(text)) else text

@@ -51,7 +51,17 @@ def list_calls(page: Path) -> Iterator[ast.Call]:
             tree = ast.parse(textwrap.dedent(code.replace("…", "...")))
         except SyntaxError:
             continue
-        yield from (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+        others = set(list_names_of_others(tree))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and not (isinstance(node.func, ast.Name) and node.func.id in others):
+                yield node
+
+
+def list_names_of_others(tree: ast.AST) -> Iterator[str]:
+    """List the names that code imports from other packages, which may have them, too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] != "clew":
+            yield from (alias.asname or alias.name for alias in node.names)
 
 
 @cache

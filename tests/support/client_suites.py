@@ -10,19 +10,22 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PYTHON = ROOT / ".venv" / "clients" / "bin" / "python"
+ENVIRONMENTS = ROOT / ".venv"
 PROGRAMS = ROOT / "tests" / "peers" / "programs"
 
 
-async def run_program(*args: str | Path, environ: Mapping[str, str], seconds: float) -> tuple[int, str]:
-    """Run Python of that environment, and return its status and what it printed.
+async def run_program(
+    *args: str | Path, environ: Mapping[str, str], seconds: float, environment: str = "clients"
+) -> tuple[int, str]:
+    """Run Python of that environment, or of another one of `make client-suites`.
 
-    Skips the test where `make client-suites` has not been run.
+    Returns its status and what it printed. Skips the test where `make client-suites` has not been run.
     """
-    if not PYTHON.with_name("python").exists() or not (ROOT / ".venv" / "clients" / ".ready").exists():
+    home = ENVIRONMENTS / environment
+    if not (home / ".ready").exists():
         pytest.skip("make client-suites installs the packages of others")
     process = await asyncio.create_subprocess_exec(
-        PYTHON, *args,
+        home / "bin" / "python", *args,
         env={**os.environ, **environ}, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
     )  # fmt: skip
     async with asyncio.timeout(seconds):

@@ -9,6 +9,7 @@ import platform
 import sys
 from collections.abc import Callable
 from importlib.metadata import version
+from importlib.resources import files
 from typing import Annotated, Any
 
 import typer
@@ -18,6 +19,7 @@ from clew.cli import (
     blob_commands,
     control,
     hints,
+    history_import,
     listing,
     offline,
     reading,
@@ -28,6 +30,15 @@ from clew.cli import (
     talk,
 )
 from clew.cli.shared_options import flag
+
+SKILL = "SKILL.md"
+"""The file of the package from which a coding agent learns to write an agent and its test."""
+
+
+def skill() -> None:
+    """Print what a coding agent needs to write an agent with a tool and a test: a SKILL.md."""
+    typer.echo(files("clew").joinpath(SKILL).read_text(encoding="utf-8"), nl=False)
+
 
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "Talk": (talk.ask, talk.chat),
@@ -69,8 +80,10 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
         control.restore,
         offline.export,
         offline.import_,
+        history_import.import_history,
     ),
     "Serve": (serve_commands.worker, serve_commands.dev, serve.serve, serve.serve_key, serve_commands.codec_server),
+    "Learn": (skill,),
     "Operate": (listing.setup_namespace, offline.evaluate, offline.audit, offline.recover, offline.rekey),
 }
 """The commands by their groups, in the order of the help."""

@@ -44,6 +44,8 @@ async def test_the_version_names_what_it_runs_on() -> None:
 
 SERVING = {("worker",), ("dev",), ("serve",), ("codec-server",)}
 """The commands that serve until they are stopped. `dev` prints an object a line, the others a log."""
+OF_NO_SESSION = {("skill",)}
+"""The command that prints a file of the package, as it is."""
 ARGUMENTS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("serve-key",): ("a:b", "--tenant", "t"),
     ("setup-namespace",): (),
@@ -74,6 +76,7 @@ ARGUMENTS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("evaluate",): ("no-such-file", "--agents", "json"),
     ("export",): ("s", "file"),
     ("import",): ("no-such-file",),
+    ("import-history",): ("no-such-file", "--session", "s", "--model", "a:b"),
 }
 """The arguments of the commands that need other ones than a session."""
 
@@ -91,7 +94,7 @@ async def test_every_command_prints_json(tmp_path: Path, monkeypatch: pytest.Mon
     """With --json each prints one document on stdout and nothing on stderr, also if it fails."""
     group = typer.main.get_command(app)
     assert isinstance(group, TyperGroup)
-    commands = [command for command in list_commands(group) if command not in SERVING]
+    commands = [command for command in list_commands(group) if command not in SERVING | OF_NO_SESSION]
     assert ARGUMENTS.keys() <= set(commands)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "policy.json").write_text("{}")

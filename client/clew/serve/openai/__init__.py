@@ -5,6 +5,7 @@
 | `responses`, `conversations`, `chat_completions`, `model_list` | the routes |
 | `turns` | begin a response in a session, go on with one, follow it, read it again |
 | `asks`, `content_parts`, `bodies`, `fields` | what a request asks for: from its body, purely |
+| `history_files` | files with the histories of other libraries, for `clew import-history`: purely |
 | `events`, `items`, `frames`, `chunks` | the API's events and objects, from the thread, purely |
 | `ids` | ids that name what they stand for |
 | `routes`, `refusals` | what the routes share; errors in the form of the API |

@@ -403,9 +403,7 @@ def read_chat(body: bodies.ChatCreate) -> Ask:
     Raises:
         Problem: A message cannot be used.
     """
-    said: list[Said] = []
-    for number, message in enumerate(body.messages):
-        said.append(_read_message(message, said, f"messages[{number}]"))
+    said = read_messages(body.messages)
     schema, schema_name = _read_format(body.response_format)
     choice = body.tool_choice
     options = {
@@ -444,6 +442,18 @@ def read_chat(body: bodies.ChatCreate) -> Ask:
         metadata=body.metadata,
         echo=echo,
     )
+
+
+def read_messages(messages: Sequence[bodies.ChatMessage]) -> list[Said]:
+    """Read the messages of a chat.
+
+    Raises:
+        Problem: A message cannot be used.
+    """
+    said: list[Said] = []
+    for number, message in enumerate(messages):
+        said.append(_read_message(message, said, f"messages[{number}]"))
+    return said
 
 
 def _read_message(message: bodies.ChatMessage, before: Sequence[Said], param: str) -> Said:
