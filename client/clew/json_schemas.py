@@ -20,7 +20,7 @@ from pydantic_core import CoreSchema, core_schema
 from typing_extensions import TypeAliasType
 
 from clew.contract.payloads import KINDS, Payload, Stored
-from clew.session.events import SessionEvent, event_types
+from clew.session.events import SessionEvent
 from clew_workflows.contract import payloads
 from clew_workflows.contract.outcomes import Output
 from clew_workflows.thread.entries import Entry, Refs
@@ -229,7 +229,7 @@ def entry_types() -> dict[str, Any]:
 def entry_union() -> Any:
     """An entry of any kind."""
     union: Any = reduce(or_, entry_types().values())
-    return TypeAliasType("Entry", Annotated[union, Field(discriminator="kind", description="An entry, by its kind.")])
+    return _name_type("Entry", Annotated[union, Field(discriminator="kind", description="An entry, by its kind.")])
 
 
 @cache
@@ -237,7 +237,7 @@ def event_union(*others: type[Output]) -> Any:
     """An event of a session as `as_dict` makes it, or one of the others, by its `type`."""
 
     def make_type(cls: type[Any]) -> Any:
-        hints = get_type_hints(cls, vars(event_types))
+        hints = get_type_hints(cls)
         meanings = docstring_of(cls)[1]
         fields: dict[str, Any] = {}
         for field in dataclasses.fields(cls):
@@ -250,7 +250,13 @@ def event_union(*others: type[Output]) -> Any:
 
     union: Any = reduce(or_, (*map(make_type, get_args(SessionEvent)), *others))
     by_type = Field(discriminator="type", description="An event of a session, by its type.")
-    return TypeAliasType("SessionEvent", Annotated[union, by_type])
+    return _name_type("SessionEvent", Annotated[union, by_type])
+
+
+def _name_type(name: str, annotation: Any) -> Any:
+    """Give a union a name, which its schema has."""
+    make: Any = TypeAliasType
+    return make(name, annotation)
 
 
 def entry_name(kind: str) -> str:

@@ -23,7 +23,7 @@ def check_answer(method: str, url: str, status: int, value: Any, media_type: str
 @cache
 def _find_path(method: str, url: str) -> str:
     """Find the path of an operation: with parameters only where a part of the URL is none of a path's own."""
-    fitting = [
+    fitting: list[str] = [
         path
         for path, operations in document()["paths"].items()
         if method in operations and re.fullmatch(re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(path)), url)

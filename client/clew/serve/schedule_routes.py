@@ -36,11 +36,10 @@ router = APIRouter(prefix="/v1/schedules", tags=["schedules"], responses={"defau
 Seconds = Annotated[float, Field(ge=0, le=10 * 366 * 86_400)]
 
 
-class ScheduleChange(Input):
-    """What changes of a schedule: what is left out stays.
+class ScheduleFields(Input):
+    """What a schedule has beside its message.
 
     Attributes:
-        message: The message, with its options.
         session_id: The session that the message goes to. It is opened if it does not run.
         session_prefix: Instead of `session_id`: a new session each time, whose id is this, a hyphen and the time.
         config: The configuration of a session that does not exist yet.
@@ -58,7 +57,6 @@ class ScheduleChange(Input):
         note: A note for people.
     """
 
-    message: MessageInput | None = None
     session_id: Annotated[str, CALLER_ID] | None = None
     session_prefix: Annotated[str, CALLER_ID] | None = None
     config: SessionConfig | None = None
@@ -76,11 +74,22 @@ class ScheduleChange(Input):
     note: Annotated[str, Field(max_length=2000)] | None = None
 
 
-class ScheduleInput(ScheduleChange):
+class ScheduleChange(ScheduleFields):
+    """What changes of a schedule: what is left out stays.
+
+    Attributes:
+        message: The message, with its options.
+    """
+
+    message: MessageInput | None = None
+
+
+class ScheduleInput(ScheduleFields):
     """A new schedule. It needs `cron` or `every_seconds`, and `session_id` or `session_prefix`.
 
     Attributes:
         schedule_id: Its id.
+        message: The message, with its options.
         paused: Whether it starts nothing until it is resumed.
     """
 
@@ -294,7 +303,7 @@ async def trigger_schedule(
     return await _show(caller, scoped)
 
 
-def _read_options(caller: Caller, body: ScheduleChange) -> dict[str, Any]:
+def _read_options(caller: Caller, body: ScheduleInput | ScheduleChange) -> dict[str, Any]:
     """Read the options of `clew.schedules` from a body: with the ids that Temporal knows.
 
     Raises:

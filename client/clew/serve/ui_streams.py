@@ -63,7 +63,8 @@ class UiChunk(BaseModel):
     type: str
 
 
-AgUiEvent = Annotated[dict[str, Any], StandsFor(lambda: TypeAliasType("AgUiEvent", Event))]
+AgUiEvent = TypeAliasType("AgUiEvent", Event)
+AgUiData = Annotated[dict[str, Any], StandsFor(lambda: AgUiEvent)]
 """The data of an event of an AG-UI stream."""
 
 
@@ -280,7 +281,7 @@ async def _are_own(session: Session, waits: Waits) -> bool:
 # AG-UI.
 
 
-@router.post("/v1/ag-ui/run", response_class=EventStream, responses=describe_stream(AgUiEvent))
+@router.post("/v1/ag-ui/run", response_class=EventStream, responses=describe_stream(AgUiData))
 async def run_session(
     request: Request, caller: Authorized, run: Annotated[RunAgentInput, read_body(RunAgentInput)]
 ) -> StreamingResponse:
@@ -288,7 +289,7 @@ async def run_session(
     return await _run(request, caller, run)
 
 
-@router.post("/v1/ag-ui/agents/{agent}/run", response_class=EventStream, responses=describe_stream(AgUiEvent))
+@router.post("/v1/ag-ui/agents/{agent}/run", response_class=EventStream, responses=describe_stream(AgUiData))
 async def run_named_agent(
     request: Request, caller: Authorized, agent: str, run: Annotated[RunAgentInput, read_body(RunAgentInput)]
 ) -> StreamingResponse:

@@ -5323,11 +5323,6 @@ export interface components {
          */
         ScheduleChange: {
             /**
-             * @description The message, with its options.
-             * @default null
-             */
-            message?: components["schemas"]["MessageInput"] | null;
-            /**
              * @description The session that the message goes to. It is opened if it does not run.
              * @default null
              */
@@ -5402,14 +5397,17 @@ export interface components {
              * @default null
              */
             note?: string | null;
+            /**
+             * @description The message, with its options.
+             * @default null
+             */
+            message?: components["schemas"]["MessageInput"] | null;
         };
         /**
          * ScheduleInput
          * @description A new schedule. It needs `cron` or `every_seconds`, and `session_id` or `session_prefix`.
          */
         ScheduleInput: {
-            /** @description The message, with its options. */
-            message: components["schemas"]["MessageInput"];
             /**
              * @description The session that the message goes to. It is opened if it does not run.
              * @default null
@@ -5487,6 +5485,8 @@ export interface components {
             note?: string | null;
             /** @description Its id. */
             schedule_id: string;
+            /** @description The message, with its options. */
+            message: components["schemas"]["MessageInput"];
             /**
              * @description Whether it starts nothing until it is resumed.
              * @default false
