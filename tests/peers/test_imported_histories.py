@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from clew import Session
 from clew.local import Reply
 from tests.support.client_suites import PROGRAMS, run_program
 from tests.support.command_line import run_clew
@@ -92,10 +94,10 @@ async def test_a_conversation_with_a_library_goes_on_in_a_session(stack: Stack, 
         assert again.out == f"session {session_id} has this history: nothing has changed\n"
 
 
-async def iterate_media(session: Any) -> Any:
+async def iterate_media(session: Session) -> AsyncIterator[dict[str, Any]]:
     """Iterate over the parts with media that a session's context has."""
     for message in (await session.context()).messages:
         if isinstance(message["content"], list):
             for part in message["content"]:
                 if part["type"] != "text":
-                    yield part
+                    yield dict(part)
