@@ -20,7 +20,7 @@ from tests.support.stack import Stack
 
 SECONDS = 120
 ANSWER = "order 1234 is shipped"
-RUN = "import os, runpy, sys; os.chdir(sys.argv[1]); runpy.run_path(sys.argv[2], run_name='__main__')"
+RUN = "import os, sys; os.chdir(sys.argv[1]); os.execv(sys.executable, [sys.executable, sys.argv[2]])"
 PAGES = {"from-pydantic-ai.md": (), "from-agents-sdk.md": ("sessions.db",), "from-langgraph.md": ("4711.json",)}
 """The pages, with the files of conversations that their code has written."""
 
