@@ -86,10 +86,12 @@ async def follow_own(service: Service, path: str, session_id: str) -> str:
     await service.first.post(f"/v1/sessions/{session_id}/messages", json=sent)
     headers: Mapping[str, str] = {}
     text, seqs, replies = "", [], []
+    last: Any = None
     for http in (service.first, service.second):
         is_first_text = http is service.first
         async with aclosing(receive(http, path, headers)) as events:
             async for event in events:
+                last = event
                 match event.data:
                     case {"type": "text", "offset": offset, "text": added}:
                         text = text[:offset] + added
@@ -103,10 +105,10 @@ async def follow_own(service: Service, path: str, session_id: str) -> str:
                         if entry["kind"] == "run":
                             break
         if http is service.first:
-            assert event.data == {"type": "draining"}
+            assert last.data == {"type": "draining"}
             assert 0 < len(text) < len(STORY)
-            assert event.id == str(seqs[-1] + 1)
-            headers = {"Last-Event-ID": event.id}
+            assert last.id == str(seqs[-1] + 1)
+            headers = {"Last-Event-ID": last.id}
     assert seqs == sorted(set(seqs))
     assert text == STORY
     (reply,) = replies
