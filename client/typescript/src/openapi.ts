@@ -33,7 +33,7 @@ export interface paths {
         };
         /**
          * Ready
-         * @description Answer 200 if the process takes requests: it does not drain, and the Temporal server answers.
+         * @description Answer 200 if the process takes requests: it does not drain, and Temporal is not away for long.
          */
         get: operations["checkReadiness"];
         put?: never;
@@ -193,7 +193,7 @@ export interface paths {
         };
         /**
          * Follow Request
-         * @description Follow a request as server-sent events, from its first entry to its outcome.
+         * @description Follow a request as server-sent events, from its first entry to its outcome, or on from `Last-Event-ID`.
          */
         get: operations["followRequest"];
         put?: never;
@@ -7824,7 +7824,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Answer 200 if the process takes requests: it does not drain, and the Temporal server answers. */
+            /** @description Answer 200 if the process takes requests: it does not drain, and Temporal is not away for long. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -8621,7 +8621,10 @@ export interface operations {
     followRequest: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @example 6 */
+                "Last-Event-ID"?: number;
+            };
             path: {
                 /** @example msg-93 */
                 request_id: string;
@@ -8635,7 +8638,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Follow a request as server-sent events, from its first entry to its outcome. */
+            /** @description Follow a request as server-sent events, from its first entry to its outcome, or on from `Last-Event-ID`. */
             200: {
                 headers: {
                     [name: string]: unknown;
