@@ -87,9 +87,10 @@ async def follow_own(service: Service, path: str, session_id: str) -> str:
     headers: Mapping[str, str] = {}
     text, seqs, replies = "", [], []
     for http in (service.first, service.second):
-        is_first_text = http is service.first
+        is_first_text, newest = http is service.first, None
         async with aclosing(receive(http, path, headers)) as events:
             async for event in events:
+                newest = event
                 match event.data:
                     case {"type": "text", "offset": offset, "text": added}:
                         text = text[:offset] + added
@@ -103,10 +104,11 @@ async def follow_own(service: Service, path: str, session_id: str) -> str:
                         if entry["kind"] == "run":
                             break
         if http is service.first:
-            assert event.data == {"type": "draining"}
+            assert newest is not None
+            assert newest.data == {"type": "draining"}
             assert 0 < len(text) < len(STORY)
-            assert event.id == str(seqs[-1] + 1)
-            headers = {"Last-Event-ID": event.id}
+            assert newest.id == str(seqs[-1] + 1)
+            headers = {"Last-Event-ID": newest.id}
     assert seqs == sorted(set(seqs))
     assert text == STORY
     (reply,) = replies
