@@ -52,8 +52,8 @@ def test_the_pins_have_all_that_is_needed(file: str, extras: str) -> None:
     needed, left = set[str](), [*project["dependencies"], f"clew[{extras}]"]
     while left:
         requirement = left.pop()
-        if extras := re.match(r"clew\[(.*)\]", requirement):
-            left += [each for extra in extras[1].split(",") for each in project["optional-dependencies"][extra]]
+        if named := re.match(r"clew\[(.*)\]", requirement):
+            left += [each for extra in named[1].split(",") for each in project["optional-dependencies"][extra]]
         else:
             needed.add(re.split(r"[^a-z0-9-]", requirement)[0])
     assert needed <= read_pins(ROOT / f"constraints/{file}.txt").keys()
