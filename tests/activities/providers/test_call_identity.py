@@ -207,6 +207,17 @@ def test_a_call_of_responses_of_which_events_are_lost_has_its_own_arguments(
     assert Counter(key for key in list_run(reply) if key[0] != "unnamed") <= expected
 
 
+def test_the_end_of_a_call_whose_beginning_is_lost_completes_no_other_call() -> None:
+    """Its id is another one. The server gives no index, and the other call's arguments are lost."""
+    begun = {"type": "function_call", "name": "find", "arguments": "", "call_id": "call1", "id": "id1"}
+    events = [
+        {"type": "response.output_item.added", "item": begun},
+        {"type": "response.function_call_arguments.done", "item_id": "id3", "arguments": ""},
+        {"type": "response.completed", "response": {"object": "response", "status": "completed", "output": []}},
+    ]
+    assert list_run(fold(make_responses, events)) == []
+
+
 # Chat Completions
 
 

@@ -156,7 +156,7 @@ class _Output:
         if not indexed and index is not None and (call_id or item_id or not newest.is_added):
             # It is one whose beginning was lost.
             return None, True
-        has_other_mark = item_id not in ("", newest.id) if indexed else index is not None
+        has_other_mark = item_id not in ("", newest.id) or (not indexed and index is not None)
         newest.has_other_marks |= has_other_mark
         return newest, has_other_mark or _is_disputed(candidates)
 
@@ -413,7 +413,9 @@ class ResponsesDecoder(DraftDecoder):
                 call.restart()
                 self.add_arguments(call, text)
         item.is_confirmed |= bool(text.strip()) and not is_guessed
-        call.has_ended = call.has_ended or not is_cut
+        # The end of another call without arguments would complete one whose arguments are lost.
+        is_end = bool(text.strip()) or not is_guessed
+        call.has_ended = call.has_ended or (is_end and not is_cut)
 
     def _close_message(self, item: _Item, end: Mapping[str, Any]) -> None:
         parts = list_objects(end, "content")
