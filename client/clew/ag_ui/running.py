@@ -105,9 +105,10 @@ async def run_agent(
     try:
         request = await _act(session, run, may_approve, frontend_tools, by=by, options=options)
         if request is None:
+            # Before the thread: a request that ends meanwhile is followed to its end.
+            active = (await session.status()).request_id
             for made in events.replace(await convert_thread(session.read(kind="ai_message"), blob_url)):
                 yield made
-            active = (await session.status()).request_id
             request = session.request(active) if active else None
         if request is not None:
             async with aclosing(events.turn.fold(request._follow(is_fresh=get_new_message(run) is None))) as changes:

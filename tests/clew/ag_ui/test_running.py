@@ -6,6 +6,7 @@ import asyncio
 import random
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
@@ -15,11 +16,12 @@ from ag_ui import core
 from clew import Session
 from clew.ag_ui.mapping import convert_thread
 from clew.local import Reply, ToolCall
+from clew_workflows.thread.entries import Entry
 from tests.support import toolbox
 from tests.support.ag_ui import AgUiClient
 from tests.support.holding import hold_intake, note_answers, run_holding_worker, wait_for_answers
 from tests.support.rolling import make_id
-from tests.support.scripts import FOUNDED, make_tool_script
+from tests.support.scripts import FOUNDED, PausedModel, make_tool_script
 from tests.support.stack import Stack, get_last_message
 from tests.support.waiting import wait_until
 
@@ -324,6 +326,30 @@ async def test_connections_that_break_anywhere(stack: Stack) -> None:
         breaks += 1
         ended = await client.run(stop_after=chosen.randint(1, 12))
     assert breaks > 2
+    await check_messages(client, session)
+
+
+async def test_a_reply_that_ends_while_a_client_connects_reaches_it(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that the client gets does not have the reply yet, and no request is active any more."""
+    model = PausedModel()
+    session = await stack.open(model)
+    request = await session.message("hello")
+    await model.called.wait()
+    read = session.read
+
+    async def read_and_end(**options: Any) -> AsyncIterator[Entry]:
+        async for entry in read(**options):
+            yield entry
+        model.free.set()
+        await request.result()
+
+    client = AgUiClient(session)
+    with monkeypatch.context() as patch:
+        patch.setattr(session, "read", read_and_end)
+        await client.run()
+    assert [message.role for message in client.messages] == ["user", "assistant"]
     await check_messages(client, session)
 
 
