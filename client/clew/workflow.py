@@ -242,7 +242,10 @@ async def _cancel_request(session_id: str, request_id: str) -> None:
 
 async def _call(name: str, call: SessionCall, wait_seconds: int = 0) -> dict[str, Any]:
     """Run an activity on the callers' task queue, and raise its refusal as the client does."""
-    return await _translate_errors(
+    task = asyncio.current_task()
+    assert task is not None
+    cancelled_before = task.cancelling()
+    answer: dict[str, Any] = await _translate_errors(
         workflow.execute_activity(
             name,
             dump_input(call),
@@ -256,6 +259,10 @@ async def _call(name: str, call: SessionCall, wait_seconds: int = 0) -> dict[str
             summary=call.session_id,
         )
     )
+    # Of a cancelled activity that has completed all the same, the SDK gives the result, and hides the cancellation.
+    if task.cancelling() > cancelled_before:
+        raise asyncio.CancelledError
+    return answer
 
 
 async def _translate_errors(work: Awaitable[T]) -> T:
