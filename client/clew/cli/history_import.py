@@ -17,6 +17,7 @@ from clew.session.connection import Clew
 from clew.session.keywords import SessionOptions
 from clew.session.session import Session
 from clew_workflows.contract.errors import ClewError, NotFound, ThreadMismatch, TooLarge
+from clew_workflows.contract.extras import name_install
 from clew_workflows.contract.limits import MAX_BLOB_BYTES, MAX_MESSAGE_BYTES
 from clew_workflows.contract.messages import canonicalize
 from clew_workflows.contract.payloads import OperationPayload
@@ -162,7 +163,7 @@ def _read(path: Path, source: str | None, session_id: str) -> History:
     try:
         from clew.serve.openai import history_files  # noqa: PLC0415 - the extra may be missing
     except ImportError as error:
-        raise Misconfigured(f"import-history needs the extra `serve`: pip install 'clew[serve]' ({error})") from None
+        raise Misconfigured(f"import-history needs the extra `serve`: {name_install('serve')} ({error})") from None
     try:
         with path.open("rb") as file:
             is_database = file.read(len(SQLITE_HEAD)) == SQLITE_HEAD

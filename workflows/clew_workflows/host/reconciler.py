@@ -463,16 +463,16 @@ class Reconciler:
                         static_summary=f"webhook · {event} · {runtime.state.session_id}"[:200],
                         static_details="A service workflow of Clew, DeliverWebhook: no session.",
                     )
-                    runtime.start(_see_end(sending))
+                    runtime.start(self._see_end(sending))
         finally:
             runtime.confirm()
         runtime.apply(webhooks.drop_notice(runtime.state, notice))
 
-
-async def _see_end(sending: workflow.ChildWorkflowHandle[Any, RawValue]) -> None:
-    """See a delivery's end while this workflow run lasts. A failure is its own, where operators find it."""
-    with suppress(ChildWorkflowError):
-        await sending
+    async def _see_end(self, sending: workflow.ChildWorkflowHandle[Any, RawValue]) -> None:
+        """See a delivery's end while this workflow run lasts. A failure is its own, where operators find it."""
+        with suppress(ChildWorkflowError):
+            await sending
+        self._runtime.note_handled()
 
 
 def _measure_uncounted(event: ToolReturned) -> int:
