@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse
 from pydantic import AwareDatetime, Field
 
 from clew.json_schemas import StandsFor
-from clew.schedules import Overlap, ScheduleDetails, ScheduledRun, Schedules, ScheduleSummary
+from clew.schedules import Overlap, ScheduledRun, Schedules, ScheduleSummary
 from clew.serve.access import CALLER_ID, Authorized, Caller
 from clew.serve.answers import ErrorBody, answer
 from clew.serve.bodies import read_body
@@ -26,14 +26,18 @@ from clew_workflows.contract.validation import Input
 
 MAX_LISTED = 1000
 """Most schedules of a list."""
-_DURATIONS = {"every_seconds": "every", "offset_seconds": "offset", "jitter_seconds": "jitter"} | {
-    "catch_up_seconds": "catch_up"
+_DURATIONS = {
+    "every_seconds": "every",
+    "offset_seconds": "offset",
+    "jitter_seconds": "jitter",
+    "catch_up_seconds": "catch_up",
 }
 """The options of `clew.schedules` that are durations, by the names of their fields in seconds."""
 
 router = APIRouter(prefix="/v1/schedules", tags=["schedules"], responses={"default": {"model": ErrorBody}})
 
 Seconds = Annotated[float, Field(ge=0, le=10 * 366 * 86_400)]
+Note = Annotated[str, Field(max_length=2000)]
 
 
 class ScheduleFields(Input):
@@ -71,7 +75,7 @@ class ScheduleFields(Input):
     overlap: Overlap | None = None
     catch_up_seconds: Seconds | None = None
     pause_on_failure: bool | None = None
-    note: Annotated[str, Field(max_length=2000)] | None = None
+    note: Note | None = None
 
 
 class ScheduleChange(ScheduleFields):
@@ -115,7 +119,7 @@ class PauseInput(Input):
         note: A note for people.
     """
 
-    note: Annotated[str, Field(max_length=2000)] | None = None
+    note: Note | None = None
 
 
 class ScheduledRequest(Output):
@@ -271,8 +275,9 @@ async def change_schedule(
 @router.delete("/{schedule_id}", response_model=ScheduleRow)
 async def delete_schedule(caller: Authorized, scoped: Known) -> JSONResponse:
     """Delete a schedule. Requests that run go on, and the sessions stay. Answers what it was."""
-    row = _read_row(caller, (await _read(caller, scoped)).summary)
-    await Schedules(caller.clew).delete(scoped)
+    schedules = Schedules(caller.clew)
+    row = _read_row(caller, (await schedules.show(scoped)).summary)
+    await schedules.delete(scoped)
     return answer(caller, ScheduleRow.model_validate(row))
 
 
@@ -346,12 +351,8 @@ def _check_config(caller: Caller, config: dict[str, Any] | None, *, session_id: 
         )
 
 
-async def _read(caller: Caller, scoped: str) -> ScheduleDetails:
-    return await Schedules(caller.clew).show(scoped)
-
-
 async def _show(caller: Caller, scoped: str) -> JSONResponse:
-    details = await _read(caller, scoped)
+    details = await Schedules(caller.clew).show(scoped)
     made = details.as_dict()
     sent = made.pop("message")
     for name in ("session_id", "session_prefix"):

@@ -405,17 +405,17 @@ class ResponsesDecoder(DraftDecoder):
         if not call.name:
             call.rename(read_string(end.get("name")))
         text = write_json(end.get("arguments") or "")
-        if text.strip() and text.strip() != call.raw.so_far.strip():
+        has_text = bool(text.strip())
+        if has_text and text.strip() != call.raw.so_far.strip():
             if call.has_ended and call.has_all_arguments:
                 if parse_json(text) != parse_json(call.raw.so_far):
                     self.break_reply("the server sent two arguments of one call")
             elif not call.raw.overflowed:
                 call.restart()
                 self.add_arguments(call, text)
-        item.is_confirmed |= bool(text.strip()) and not is_guessed
+        item.is_confirmed |= has_text and not is_guessed
         # The end of another call without arguments would complete one whose arguments are lost.
-        is_end = bool(text.strip()) or not is_guessed
-        call.has_ended = call.has_ended or (is_end and not is_cut)
+        call.has_ended = call.has_ended or ((has_text or not is_guessed) and not is_cut)
 
     def _close_message(self, item: _Item, end: Mapping[str, Any]) -> None:
         parts = list_objects(end, "content")
