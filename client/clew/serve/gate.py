@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import logging
 import re
 import secrets
@@ -34,12 +33,11 @@ from clew.serve.problems import (
     Internal,
     Problem,
     Unauthorized,
-    make_body,
     make_response,
 )
 from clew.serve.service_settings import ServeSettings
 from clew.serve.shares import Shares
-from clew.serve.streams import Drain, SentEvent
+from clew.serve.streams import Drain, make_error_event
 
 log = logging.getLogger("clew.serve")
 access_log = logging.getLogger("clew.serve.access")
@@ -303,8 +301,8 @@ class _Passing:
         if self.status is None:
             await self.answer(error)
         elif self.sends_events:
-            event = SentEvent(json.dumps(make_body(error, TENANT)), event="error")
-            await self._send({"type": "http.response.body", "body": event.encode()})
+            event = make_error_event(error, TENANT).encode()
+            await self._send({"type": "http.response.body", "body": event})
 
     def give_back(self) -> None:
         """Give back the key's share of bytes and values."""

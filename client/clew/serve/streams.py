@@ -22,6 +22,7 @@ from fastapi import Request
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from clew.serve.error_words import Reader
 from clew.serve.problems import Draining, Internal, find_reader, make_body
 from clew_workflows.contract.errors import ClewError
 
@@ -152,7 +153,7 @@ async def stream_events(
         if isinstance(error, Draining):
             retry = round((error.retry_seconds or 0) * 1000)
             return [SentEvent('{"type":"draining"}', reading.newest_id, "draining", retry)]
-        return [SentEvent(json.dumps({"type": "error", **make_body(error, find_reader(request))}), event="error")]
+        return [make_error_event(error, find_reader(request))]
 
     drain: Drain = request.app.state.drain
     reading = _Reading(events, drain)
@@ -284,3 +285,8 @@ class _EventsResponse(EventStream):
 def make_json_event(document: Mapping[str, Any], *, id: str | None = None, event: str | None = None) -> SentEvent:  # noqa: A002
     """Make an event of a JSON object."""
     return SentEvent(json.dumps(document, ensure_ascii=False, separators=(",", ":")), id, event)
+
+
+def make_error_event(error: ClewError, reader: Reader) -> SentEvent:
+    """Make the last event of a stream of the service's own that has failed (`StreamFailed`)."""
+    return make_json_event({"type": "error", **make_body(error, reader)}, event="error")

@@ -14,6 +14,7 @@ from clew.serve import Key, Keys, ServeSettings, access, gate, make_app
 from tests.clew.serve.test_mcp_sessions import PATH, open_session, ping
 from tests.clew.serve.test_service_process import write_keys
 from tests.support import web
+from tests.support.openapi import check_answer
 from tests.support.rolling import make_id
 from tests.support.scripts import PausedModel
 from tests.support.serving import make_http, make_key
@@ -130,5 +131,7 @@ async def test_a_changed_row_ends_them_too(stack: Stack, tmp_path: Path) -> None
         await anext(events)
         write_keys(tmp_path / "keys.toml", key.model_copy(update={"agents": ("a",)}))
         async with asyncio.timeout(PATIENCE_SECONDS):
-            assert [event.data async for event in events][-1]["error"]["code"] == "unauthorized"
+            last = [event.data async for event in events][-1]
+        assert last["error"]["code"] == "unauthorized"
+        check_answer("GET", "/v1/sessions/chat/events", 200, last, "text/event-stream")
         assert (await http.get("/v1/sessions/chat")).status_code == 200
