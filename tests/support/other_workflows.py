@@ -21,10 +21,10 @@ with workflow.unsafe.imports_passed_through():
 
 @workflow.defn(dynamic=True)
 class Impatient(AgentSession):
-    """Waits 0.5 seconds for the store and 1 second before a retry; a caller gives way after 1 second."""
+    """Waits 2 seconds for the store and 1 second before a retry; a caller gives way after 1 second."""
 
     waits = TimeLimits(
-        store_timeout=timedelta(seconds=0.5),
+        store_timeout=timedelta(seconds=2),
         store_retry_interval=timedelta(seconds=1),
         caller_patience=timedelta(seconds=1),
         lists_interval=timedelta(seconds=1),
@@ -41,9 +41,9 @@ class Impatient(AgentSession):
 
 @workflow.defn(dynamic=True)
 class Resigned(AgentSession):
-    """Waits 0.5 seconds for the store, and an hour before a retry."""
+    """Waits 2 seconds for the store, and an hour before a retry."""
 
-    waits = TimeLimits(store_timeout=timedelta(seconds=0.5), store_retry_interval=timedelta(hours=1))
+    waits = TimeLimits(store_timeout=timedelta(seconds=2), store_retry_interval=timedelta(hours=1))
 
     @workflow.init
     def __init__(self, args: Sequence[RawValue]) -> None:

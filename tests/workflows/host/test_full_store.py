@@ -5,7 +5,8 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,9 @@ from tests.support.rolling import list_runs, make_id, run_rolling_worker
 from tests.support.s3 import BUCKET, FullBucket, make_s3_env, run_s3
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
+
+STORE_TIMEOUT = timedelta(seconds=1)
+"""A message to a full session waits so long: the test sends dozens of them."""
 
 
 @dataclass
@@ -80,7 +84,7 @@ async def test_sessions_go_on_without_space_and_archive_when_there_is_some(
 ) -> None:
     """Full, a session refuses new messages; with space it rolls over by itself, and the audit finds nothing."""
     # The audit replays with this class, so its timeouts are those of the sessions.
-    monkeypatch.setattr(AgentSession, "waits", Impatient.waits)
+    monkeypatch.setattr(AgentSession, "waits", replace(Impatient.waits, store_timeout=STORE_TIMEOUT))
     archive = Archive(space.store, "default")
     async with run_rolling_worker(stack, store=space.store) as clew:
         session = await clew.open(make_id(), model=stack.add_model("fine"))
