@@ -372,7 +372,7 @@ async def test_a_cancel_resolves_what_waits_for_approval(stack: Stack) -> None:
             Reply(tool_calls=(ToolCall("guarded", {}),)) if get_last_message(body)["content"] == "go" else Reply("ok")
         ),
         tools=["guarded"],
-        request_timeout_seconds=1,
+        request_timeout_seconds=5,
     )
     request = await session.message("go")
     await wait_for_approvals(session)
