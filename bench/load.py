@@ -399,7 +399,9 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     begun = time.monotonic()
     sizes = QUICK if options.quick else Sizes()
-    name = "-".join(["load", *(["quick"] if options.quick else []), *(["cluster"] if options.cluster else [])])
+    words = [word for word in ("quick", "cluster") if getattr(options, word)]
+    parts = [] if len(options.parts) == len(PARTS) else options.parts
+    name = "-".join(["load", *words, *parts])
     with record(name, options.write) as console:
         results = asyncio.run(measure(options.parts, sizes, on_cluster=options.cluster))
         reached = show(results, console)

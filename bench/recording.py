@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import time
@@ -36,13 +37,13 @@ class Machine(BaseModel):
     Attributes:
         system: The operating system and the processor's kind.
         cores: The number of processors.
-        python: The version of Python.
+        python: The version of Python; None: not noted.
         load: The processes that ran or waited for a processor, on average over the last 15 minutes; None: not noted.
     """
 
     system: str
     cores: int
-    python: str
+    python: str | None = None
     load: float | None = None
 
 
@@ -111,21 +112,28 @@ def read_table(table: Table) -> Measured:
 
 def add_write_option(parser: argparse.ArgumentParser) -> None:
     """Add the option `--write` of every bench."""
-    parser.add_argument("--write", action="store_true", help="keep the results in bench/results/")
+    parser.add_argument(
+        "--write",
+        nargs="?",
+        const="",
+        metavar="NAME",
+        help="keep the results in bench/results/NAME.json (the bench's own)",
+    )
 
 
 @contextmanager
-def record(name: str, write: bool, **options: Any) -> Iterator[RecordingConsole]:
+def record(name: str, write: str | None, **options: Any) -> Iterator[RecordingConsole]:
     """Give a console; after it, write what was printed to `bench/results/NAME.json`.
 
     Args:
-        name: The file's name, without its ending.
-        write: Whether to write it.
+        name: The file's name, without its ending, unless `write` has another one.
+        write: What `--write` was given; None: nothing is written.
         options: Of the console.
     """
     console, begun = RecordingConsole(**options), time.monotonic()
     yield console
-    if write:
+    if write is not None:
+        name = write or name
         made = Record(
             command=make_command(sys.argv),
             date=time.strftime("%Y-%m-%d", time.gmtime()),
@@ -155,8 +163,8 @@ def make_command(arguments: Sequence[str]) -> str:
     """Make the command that a person types, from the arguments of the process."""
     script = Path(arguments[0]).resolve()
     module = ".".join(script.relative_to(ROOT).with_suffix("").parts) if script.is_relative_to(ROOT) else script.stem
-    rest = [argument for argument in arguments[1:] if argument != "--write"]
-    return " ".join(["python -m", module, *rest])
+    words = " ".join(["python -m", module, *arguments[1:]])
+    return re.sub(r" --write(?: [^-\s]\S*)?", "", words)
 
 
 def find_commit() -> str:
