@@ -106,8 +106,7 @@ def read_table(table: Table) -> Measured:
     columns = [list(map(str, column.cells)) for column in table.columns]
     heads = [str(column.header) for column in table.columns]
     rows = [list(row) for row in zip(*columns, strict=True)]
-    # `cells` begins with the header where it is shown.
-    return Measured(title=str(table.title or ""), columns=heads, rows=rows[1:] if table.show_header else rows)
+    return Measured(title=str(table.title or ""), columns=heads, rows=rows)
 
 
 def add_write_option(parser: argparse.ArgumentParser) -> None:

@@ -62,7 +62,7 @@ def _describe(words: str, command: Any) -> str:
         usage, rows = "[OPTIONS]", list(_list_worker_options())
     else:
         context = command.make_context("clew", [], resilient_parsing=True)
-        usage = " ".join(filter(None, command.collect_usage_pieces(context)))
+        usage = " ".join(filter(None, command.collect_usage_pieces(context))).replace("{", "").replace("}", "")
         rows = list(_list_options(command.params, context))
     parts = [f"```\nclew {words} {usage}".rstrip() + "\n```\n", f"{text}\n"]
     if rows:

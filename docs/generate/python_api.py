@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import importlib
 import inspect
@@ -48,6 +49,7 @@ PUBLIC = {
 WIDTH = 96
 """Most characters of a line of code, so that a block of it needs no scroll bar."""
 _OWN = ("clew", "clew_workflows", "clew_activities", "clew_audit", "clew_pytest")
+_FIELDS_OF = re.compile(r"[Ff]ields of `(\w+)`")
 _LINK = re.compile(r"\]\(#")
 _BAR_TABLE = re.compile(r"^\|", re.MULTILINE)
 
@@ -151,9 +153,14 @@ class _Reference:
     def _make_options(self, cls: type) -> str:
         types = _read_types(cls)
         meanings = {one.arg_name: one.description for base in _list_bases(cls) for one in _parse(base.__doc__).params}
-        rows = ([f"`{name}`", _code(types.get(name, "")), _cell(meaning)] for name, meaning in meanings.items())
-        fields = table(("option", "type", "meaning"), rows)
-        return "\n".join([self._head(3, cls.__name__), _write_docstring(cls.__doc__, fields=False), fields])
+        if named := _FIELDS_OF.search(cls.__doc__ or ""):
+            fields_of = all_definitions()[named[1]]["properties"]
+            meanings |= {
+                name: fields_of.get(name, {}).get("description", "") for name in types if name not in meanings
+            }
+        rows = ([f"`{name}`", _code(type_), _cell(meanings.get(name))] for name, type_ in types.items())
+        options = table(("option", "type", "meaning"), rows)
+        return "\n".join([self._head(3, cls.__name__), _write_docstring(cls.__doc__, fields=False), options])
 
 
 def _shorten(heading: str) -> str:
@@ -218,8 +225,16 @@ def _make_contract(module: ModuleType) -> str:
 
 def _describe_module(module: ModuleType) -> str:
     """Take the part of a module's docstring for its users: what stands before a table of its files."""
-    text = inspect.cleandoc(module.__doc__ or "")
-    return _BAR_TABLE.split(text)[0].strip()
+    text = _BAR_TABLE.split(inspect.cleandoc(module.__doc__ or ""))[0].strip()
+    return "\n\n".join(textwrap.indent(part, "    ") if _is_code(part) else part for part in text.split("\n\n"))
+
+
+def _is_code(text: str) -> bool:
+    """Whether a paragraph is Python."""
+    try:
+        return any(not isinstance(one, ast.Expr) or isinstance(one.value, ast.Await) for one in ast.parse(text).body)
+    except SyntaxError:
+        return False
 
 
 def _summarize(docstring: str | None) -> str:

@@ -187,7 +187,7 @@ OTHERS = (
     ("`XDG_DATA_HOME`, `XDG_STATE_HOME`", "all", "Where the default store and the chat's history lie."),
 )
 """Variables of single commands that are no options of them."""
-_ELSEWHERE = ("CLEW_TASK_QUEUE", "CLEW_METRICS_ADDRESS", "CLEW_LOG_FORMAT")
+_ELSEWHERE = ("CLEW_TASK_QUEUE", "CLEW_METRICS_ADDRESS", "CLEW_LOG_FORMAT", "CLEW_AGENTS", "CLEW_TOOLS")
 
 
 def make_page() -> str:
