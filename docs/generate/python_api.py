@@ -82,7 +82,8 @@ class _Reference:
             return "\n".join([*lines, _make_errors(module)])
         if name == "clew.contract":
             return "\n".join([*lines, _make_contract(module)])
-        again, shared = [], {}
+        again: list[str] = []
+        shared: dict[str, type] = {}
         for public in PUBLIC.get(name) or module.__all__:
             value = getattr(module, public)
             if (home := self._homes.get(id(value))) is not None:
@@ -352,7 +353,7 @@ def _write_parameters(parameters: Iterable[inspect.Parameter]) -> Iterator[str]:
         elif one.kind is kinds.KEYWORD_ONLY and not star:
             star = True
             yield "*"
-        mark = {kinds.VAR_POSITIONAL: "*", kinds.VAR_KEYWORD: "**"}.get(one.kind, "")
+        mark = "*" if one.kind is kinds.VAR_POSITIONAL else "**" if one.kind is kinds.VAR_KEYWORD else ""
         text = f"{mark}{one.name}"
         if one.annotation is not kinds.empty:
             text += f": {_write_annotation(one.annotation)}"
