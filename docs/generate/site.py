@@ -38,6 +38,11 @@ OUTSIDE = {
 }
 """What the site takes from outside of `docs/`, with its path in the site."""
 
+LOOKED_UP = ("reference/", "upstream/", "contract.md")
+"""Pages with so many names that a search would find them before the pages that say how to do something."""
+BOOST = 0.3
+"""What the search multiplies their score by."""
+
 # A block of code, or a link or a picture.
 _LINK = re.compile(
     r"(?P<block>^ *```.*?^ *```$)|\[(?P<text>[^\[\]]*)\]\((?P<target>[^)\s]+)\)", re.DOTALL | re.MULTILINE
@@ -94,6 +99,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Fill the tables of the contract, and point each link of a page to its target in the site."""
     del config
+    if page.file.src_uri.startswith(LOOKED_UP):
+        page.meta.setdefault("search", {"boost": BOOST})
     path = Path(str(page.file.abs_src_path)).relative_to(ROOT).as_posix()
     here = posixpath.dirname(page.file.src_uri)
     if path == CONTRACT:
@@ -143,10 +150,9 @@ def on_post_build(config: MkDocsConfig) -> None:
 def make_versions_page(versions: Sequence[str]) -> str:
     """Make the list of versions, the newest first."""
 
-    def rank(version: str) -> list[tuple[int, str]]:
-        return [
-            (int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"[.-]|(?<=\d)(?=[a-z])", version)
-        ]
+    def rank(version: str) -> tuple[list[int], bool, str]:
+        numbers, rest = re.fullmatch(r"([\d.]*)(.*)", version).groups()  # type: ignore[union-attr]
+        return [int(part) for part in numbers.split(".") if part], not rest, rest
 
     ordered = sorted(versions, key=rank, reverse=True)
     items = "".join(f'<li><a href="{version}/index.html">Clew {version}</a></li>' for version in ordered)
