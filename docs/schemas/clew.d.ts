@@ -839,7 +839,7 @@ export interface Fitting {
   options?: Record<string, string>;
   /** Images, recordings and files that are shown as markers or stand in another message, and why: by the first 12 digits of the digest, or by the address. `others`: the number of further ones. */
   media?: Record<string, string>;
-  /** The dialect that the request follows; `docs/models.md` lists them. */
+  /** The dialect that the request follows; `docs/reference/providers.md` lists them. */
   dialect: string;
   /** Messages that were joined to another one: system messages, and neighbours of one role. */
   merged?: number;

@@ -21,7 +21,7 @@ from clew_workflows.contract import limits
 from clew_workflows.host import ingress, services
 from clew_workflows.host.handlers import SIGNALS
 from clew_workflows.session import decisions, drafts, messages_taken, operations, requests, state
-from docs.generate import CONTRACT, DOCS, MODELS, OPENAI, SERVE, messages, page, stale, write
+from docs.generate import CONTRACT, DOCS, REFERENCE, messages, page, stale, write
 from docs.generate.messages import Exchange
 from docs.generate.schemas import all_definitions
 from tests.support.session_harness import SessionHarness
@@ -76,16 +76,18 @@ def test_what_is_made_from_the_code_is_current() -> None:
 
 
 def copy_pages(folder: Path) -> None:
-    for name in (CONTRACT, MODELS, OPENAI, SERVE):
-        (folder / name).write_text((DOCS / name).read_text())
+    (folder / REFERENCE).mkdir()
+    for path in [DOCS / CONTRACT, *(DOCS / REFERENCE).iterdir()]:
+        (folder / path.relative_to(DOCS)).write_text(path.read_text())
 
 
 def test_a_changed_table_is_found_and_put_right(tmp_path: Path) -> None:
     """What differs from the code is named, and written again by the generator. The contract has no table of types."""
     copy_pages(tmp_path)
-    (tmp_path / SERVE).write_text((DOCS / SERVE).read_text().replace("`POST /v1/", "`PUT /v1/"))
+    routes = REFERENCE / "http.md"
+    (tmp_path / routes).write_text((DOCS / routes).read_text().replace("`POST /v1/", "`PUT /v1/"))
     (tmp_path / CONTRACT).write_text(page.filled(PAGE, page.blocks(), CONTRACT))
-    assert {CONTRACT, SERVE} <= set(stale(tmp_path))
+    assert {CONTRACT, routes} <= set(stale(tmp_path))
     write(tmp_path)
     assert stale(tmp_path) == []
     assert (tmp_path / CONTRACT).read_text() == PAGE

@@ -3214,7 +3214,7 @@ export interface components {
             media?: {
                 [key: string]: string;
             };
-            /** @description The dialect that the request follows; `docs/models.md` lists them. */
+            /** @description The dialect that the request follows; `docs/reference/providers.md` lists them. */
             dialect: string;
             /**
              * @description Messages that were joined to another one: system messages, and neighbours of one role.

@@ -146,7 +146,7 @@ class Fitting(Stored):
     """The differences of a request from its context, because the provider refuses the context as it is.
 
     Attributes:
-        dialect: The dialect that the request follows; `docs/models.md` lists them.
+        dialect: The dialect that the request follows; `docs/reference/providers.md` lists them.
         merged: Messages that were joined to another one: system messages, and neighbours of one role.
         added: Messages that stand in the request alone, where the provider wants one.
         dropped: Messages without any text, which are not in the request.

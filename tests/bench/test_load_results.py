@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from bench.results import Results, Row, show
+from bench.load_results import Results, Row, show
 
 REACHED = Row("latency", 11, 10, "ms", most=1.15)
 MISSED = Row("latency", 12, 10, "ms", most=1.15)
