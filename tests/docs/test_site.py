@@ -42,7 +42,7 @@ def test_the_site_has_each_page_as_markdown(tmp_path: Path) -> None:
     )  # fmt: skip
     assert built.returncode == 0, built.stdout + built.stderr
     listed = re.findall(r"^- \[[^]]+\]\((\S+?)\)(?:: (.+))?$", (tmp_path / "llms.txt").read_text(), re.MULTILINE)
-    assert {"index.md", "tools.md", "contract.md", "from-langgraph.md"} <= {name for name, _ in listed}
+    assert {"index.md", "tools.md", "contract.md", "moving.md"} <= {name for name, _ in listed}
     for name, summary in listed:
         assert summary or name == "index.md"
         html = {"upstream/README.md": "upstream/index.html"}.get(name, name.replace(".md", ".html"))
