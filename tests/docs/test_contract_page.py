@@ -19,6 +19,7 @@ from clew_activities.providers.provider_errors import ProviderError
 from clew_activities.tools import stored_results
 from clew_workflows.contract import limits
 from clew_workflows.host import ingress, services
+from clew_workflows.host.execution import HEARTBEAT_TIMEOUT
 from clew_workflows.host.handlers import SIGNALS
 from clew_workflows.session import decisions, drafts, messages_taken, operations, requests, state
 from docs.generate import CONTRACT, DOCS, MODELS, OPENAI, SERVE, messages, page, stale, write
@@ -29,6 +30,8 @@ from tests.support.session_harness import SessionHarness
 REPOSITORY = DOCS.parent
 CONFIG = SessionConfig(model="local:scripted")
 PAGE = (DOCS / CONTRACT).read_text()
+FILLED = page.filled(PAGE, page.blocks(), CONTRACT)
+"""The page with what is made from the code: the tables, and the docstrings of types."""
 TOOL_OUTCOMES = {"tool_failed", "tool_timeout"}
 """How the activity of a tool fails: its session makes a result of that, which the model reads."""
 
@@ -103,7 +106,7 @@ def test_a_file_that_is_made_no_more_is_found_and_removed(tmp_path: Path) -> Non
 
 def test_the_site_has_the_tables() -> None:
     """Each type with its fields."""
-    assert "| `max_iterations?` |" in page.filled(PAGE, page.blocks(), CONTRACT)
+    assert "| `max_iterations?` |" in FILLED
 
 
 def test_a_page_without_a_table_is_refused() -> None:
@@ -240,6 +243,8 @@ def test_termination_reasons_are_those_that_requests_end_with(wanted: tuple[str,
         (limits.MAX_MESSAGE_BYTES, "An input has at most {} bytes"),
         (ingress.MAX_DEPTH, "and {} levels of nesting"),
         (limits.MAX_TOOLS_BYTES, "The schemas of all tools together have at most {}"),
+        (int(HEARTBEAT_TIMEOUT.total_seconds()), "or within {} seconds if the worker is lost"),
+        (limits.MAX_WAITERS, "When more than {} callers of a session wait"),
         (limits.WAIT_SECONDS, "has waited for {} seconds or longer"),
         (requests.MAX_OUTCOMES, "the newest {} requests"),
         (messages_taken.MAX_RECEIPTS, "{} inputs and"),
@@ -252,13 +257,13 @@ def test_termination_reasons_are_those_that_requests_end_with(wanted: tuple[str,
         (limits.MAX_OVERLAY, "{} that apply to one value"),
         (requests.MAX_PROFILES, "each of the newest {} models"),
         (drafts.EXCERPT_CHARACTERS, "the first {} characters of its payload"),
-        (limits.MAX_TOKEN_BYTES, "token of at most {} bytes"),
+        (limits.MAX_TOKEN_BYTES, "A token has at most {} bytes"),
         (stored_results.MAX_STORED_BYTES, "the first {} bytes of a result"),
     ],
 )
 def test_bounds_in_the_text_are_those_of_the_code(value: int, sentence: str) -> None:
     """A bound that no type has, and that the text names, changes with the code."""
-    assert sentence.format(f"{value:,}".replace(",", " ")) in " ".join(PAGE.split())
+    assert sentence.format(f"{value:,}".replace(",", " ")) in " ".join(FILLED.split())
 
 
 def _list_subclasses(cls: type[ProviderError]) -> Iterator[type[ProviderError]]:
