@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import ast
+import asyncio
+import os
 import re
+import sys
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,9 +29,13 @@ from clew_workflows.session import decisions, drafts, messages_taken, operations
 from docs.generate import CONTRACT, DOCS, MODELS, OPENAI, SERVE, messages, page, stale, write
 from docs.generate.messages import Exchange
 from docs.generate.schemas import all_definitions
+from tests.support.page_agents import deploy_agent
 from tests.support.session_harness import SessionHarness
+from tests.support.stack import Stack
 
 REPOSITORY = DOCS.parent
+TEMPORAL = Path(sys.executable).parent / "temporal"
+SECONDS = 60
 CONFIG = SessionConfig(model="local:scripted")
 PAGE = (DOCS / CONTRACT).read_text()
 FILLED = page.filled(PAGE, page.blocks(), CONTRACT)
@@ -58,6 +66,31 @@ EXAMPLES: dict[str, dict[str, Any]] = {
 
 def make_raw(value: dict[str, Any]) -> RawValue:
     return RawValue(Payload(metadata={"encoding": b"json/plain"}, data=to_json(value)))
+
+
+@pytest.mark.slow
+async def test_the_commands_start_a_session_and_ask_it(stack: Stack) -> None:
+    """Temporal's own command line is a client: it gets an outcome, and reads the thread."""
+    commands = PAGE.partition("```\n")[2].partition("```")[0]
+    agent = (
+        'from clew import Agent\nsupport = Agent("support", model="openai:gpt-4o-mini", system_prompt="You help.")'
+    )
+    async with deploy_agent(stack, agent, "support", stack.add_model("It is shipped.")) as client:
+        typed = commands.replace("--task-queue clew", f"--task-queue {client.task_queue}")
+        typed = typed.replace("ada-1", f"page-{uuid.uuid4().hex}").replace("temporal ", f"{TEMPORAL} ")
+        environ = {
+            **os.environ,
+            "TEMPORAL_ADDRESS": stack.server.address,
+            "TEMPORAL_NAMESPACE": client.temporal.namespace,
+        }
+        shell = await asyncio.create_subprocess_exec(
+            *("bash", "-euc", typed), env=environ, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        )
+        async with asyncio.timeout(SECONDS):
+            out, _ = await shell.communicate()
+    assert shell.returncode == 0, out.decode()
+    assert "completed" in out.decode()
+    assert "It is shipped." in out.decode()
 
 
 def list_names(error: InvalidInput) -> set[str]:
