@@ -1,4 +1,4 @@
-"""The pages for teams that come from other libraries: both sides of each work, and the conversation goes on."""
+"""The page for teams that come from other libraries: all sides of it work, and the conversation goes on."""
 
 from __future__ import annotations
 
@@ -21,15 +21,20 @@ from tests.support.stack import Stack
 SECONDS = 120
 ANSWER = "order 1234 is shipped"
 RUN = "import os, sys; os.chdir(sys.argv[1]); os.execv(sys.executable, [sys.executable, sys.argv[2]])"
-PAGES = {"from-pydantic-ai.md": (), "from-agents-sdk.md": ("sessions.db",), "from-langgraph.md": ("4711.json",)}
-"""The pages, with the files of conversations that their code has written."""
+PAGE = (DOCS / "moving.md").read_text(encoding="utf-8")
+PYDANTIC_AI, AGENTS_SDK, LANGGRAPH = "From Pydantic AI on Temporal", "From the OpenAI Agents SDK", "From LangGraph"
+FILES = {PYDANTIC_AI: (), AGENTS_SDK: ("sessions.db",), LANGGRAPH: ("4711.json",)}
+"""The sections, with the files of conversations that their code has written."""
 
 
-def read_blocks(page: str) -> dict[str, str]:
-    """Read the Python of a page, by the names of its files."""
-    text = (DOCS / page).read_text(encoding="utf-8")
-    blocks = re.findall(r"^```python\n# (\S+)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-    return dict(blocks)
+def read_section(heading: str) -> str:
+    """Read the text of a section."""
+    return PAGE.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+
+
+def read_blocks(text: str) -> dict[str, str]:
+    """Read the Python of a text, by the names of its files."""
+    return dict(re.findall(r"^```python\n# (\S+)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE))
 
 
 def answer(body: dict[str, Any]) -> Reply:
@@ -41,13 +46,14 @@ def answer(body: dict[str, Any]) -> Reply:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES)
-async def test_both_sides_of_a_page_give_the_same_answer(stack: Stack, tmp_path: Path, page: str) -> None:
+@pytest.mark.parametrize("section", FILES)
+async def test_both_sides_give_the_same_answer(stack: Stack, tmp_path: Path, section: str) -> None:
     """The other library's code runs with its real packages, and what it has written goes on in a session."""
-    blocks, model = read_blocks(page), stack.add_model(answer)
+    blocks = read_blocks(read_section("The agent in Clew")) | read_blocks(read_section(section))
+    model = stack.add_model(answer)
     name, base_url = model.partition(":")[2], stack.provider.base_url
     async with run_service(stack.clew) as served:
-        if page == "from-agents-sdk.md":
+        if section == AGENTS_SDK:
             # It speaks the Responses API, as the service does.
             name, base_url = model, f"{served.address}/v1"
         before = blocks["before.py"] + blocks.get("export.py", "")
@@ -62,7 +68,7 @@ async def test_both_sides_of_a_page_give_the_same_answer(stack: Stack, tmp_path:
             "OTEL_SDK_DISABLED": "true",
         }
         # It has newer packages than the clients of other tests can share.
-        environment = "peers/pydantic_ai" if page == "from-pydantic-ai.md" else "clients"
+        environment = "peers/pydantic_ai" if section == PYDANTIC_AI else "clients"
         status, printed = await run_program(
             *("-c", RUN, tmp_path, "before.py"), environ=environ, seconds=SECONDS, environment=environment
         )
@@ -70,9 +76,8 @@ async def test_both_sides_of_a_page_give_the_same_answer(stack: Stack, tmp_path:
 
     async with deploy_agent(stack, blocks["support.py"], "support", model) as client:
         assert await run_backend(stack, client, blocks["backend.py"], "support-4711") == f"{ANSWER}\n"
-        for file in PAGES[page]:
-            text = (DOCS / page).read_text(encoding="utf-8")
-            (options,) = re.findall(rf"^clew import-history {file} (.*)$", text, re.MULTILINE)
+        for file in FILES[section]:
+            (options,) = re.findall(rf"^clew import-history {file} (.*)$", read_section(section), re.MULTILINE)
             imported = f"imported-{uuid.uuid4().hex}"
             done = await run_clew(
                 *("import-history", str(tmp_path / file), *options.replace("support-4711", imported).split()),
