@@ -293,7 +293,8 @@ class Clew(SessionLists):
             NotFound: There is no such session.
 
         Example:
-            async for entry in clew.read_thread("support-4711", kind="ai_message", newest=10):
+            newest = clew.read_thread("support-4711", kind="ai_message", newest=10)
+            async for entry in newest:
                 print(entry.seq, entry.payload["role"])
         """
         query = {
@@ -377,6 +378,9 @@ class Clew(SessionLists):
         Raises:
             TokenMalformed: The text is not a complete token.
             UnknownKey: It is encrypted with a key that this process does not have.
+
+        Example:
+            print(clew.describe_checkpoint(token).session_id)
         """
         parts = decrypt_token(self.temporal, token).split(".")
         try:
@@ -412,6 +416,9 @@ class Clew(SessionLists):
 
         Returns:
             The message, unchanged where it is about something else or no worker answers within 5 seconds.
+
+        Example:
+            print(await clew.explain_model(str(error)))
         """
         if MODEL_NAME.words not in reason:
             return reason
@@ -429,6 +436,9 @@ class Clew(SessionLists):
         Raises:
             ServerUnreachable: No server answers.
             WorkerUnavailable: No worker polls it. Sessions wait until one starts.
+
+        Example:
+            await clew.check_worker()
         """
         request = DescribeTaskQueueRequest(
             namespace=self.temporal.namespace,

@@ -195,7 +195,8 @@ class Request(Generic[T]):
             RequestFailed: The request ended without an answer.
 
         Example:
-            for citation in (await request.reply()).citations or ():
+            reply = await request.reply()
+            for citation in reply.citations or ():
                 print(citation["url"])
         """
         outcome = await self.result()
@@ -215,7 +216,8 @@ class Request(Generic[T]):
             UnknownRequest: The session knows no request with this id.
 
         Example:
-            async for event in request.events():
+            events = request.events()
+            async for event in events:
                 if event.type == "text":
                     print(event.text, end="")
         """

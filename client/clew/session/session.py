@@ -330,6 +330,10 @@ class Session(SessionReads):
             Busy: A request is active, or another summary is being written.
             NothingToSummarize: The lane has no messages in this range.
             Refusal: The model wrote no usable summary (`unusable_summary`), or its provider failed.
+
+        Example:
+            receipt = await session.summarize()
+            print(receipt.to_seq, receipt.tokens)
         """
         command = {"context_ref": context_ref, "from_seq": from_seq, "to_seq": to_seq}
         return await self._handle.call("summarize", make_input(SummarizeInput, command), SummaryReceipt)
@@ -372,6 +376,9 @@ class Session(SessionReads):
 
         Raises:
             InvalidOperation: The lane has no compaction and no summary.
+
+        Example:
+            await session.expand(op_id="expand-1")
         """
         return await _operate(self._handle, op_id, context_ref, {"type": "expand"})
 
@@ -395,7 +402,11 @@ class Session(SessionReads):
         return await _operate(self._handle, op_id, context_ref, {"type": "pin", "seqs": list(seqs)})
 
     async def unpin(self, *seqs: int, op_id: str, context_ref: str | None = None) -> OperationReceipt:
-        """Undo `pin` for messages of a lane. Takes the arguments of `pin`, and raises as it does."""
+        """Undo `pin` for messages of a lane. Takes the arguments of `pin`, and raises as it does.
+
+        Example:
+            await session.unpin(1, 4, op_id="unpin-1")
+        """
         return await _operate(self._handle, op_id, context_ref, {"type": "unpin", "seqs": list(seqs)})
 
     async def configure(self, **changes: Unpack[ConfigChanges]) -> ConfigureReceipt:
@@ -441,7 +452,8 @@ class Session(SessionReads):
             InvalidInput: The arguments do not match the tool's schema.
 
         Example:
-            for call in (await session.status()).pending_approvals:
+            status = await session.status()
+            for call in status.pending_approvals:
                 await session.approve(call.tool_call_id, by="ada")
         """
         fields = {"reason": reason, "by": by, "arguments": arguments, "settings": settings}
@@ -531,7 +543,8 @@ class Session(SessionReads):
             NotFound: There is no such session.
 
         Example:
-            async for event in session.follow(0):
+            events = session.follow(0)
+            async for event in events:
                 if event.type == "entry":
                     print(event.seq, event.entry.kind)
         """
@@ -618,6 +631,9 @@ class Session(SessionReads):
             UnknownUpload: The session has no such upload, or nothing was uploaded.
             UnsupportedContent: No model can read a file of that type.
             UploadExpired: The time of the upload is over.
+
+        Example:
+            blob = await session.finish_upload(upload.upload_id)
         """
         return await self._blobs.finish_upload(upload_id)
 
@@ -645,6 +661,11 @@ class Session(SessionReads):
         Raises:
             ArchiveDamaged: The stored bytes are not those of the digest. The pieces so far are not to be used.
             UnknownBlob: The session has no such blob.
+
+        Example:
+            pieces = session.stream_blob(blob)
+            async for piece in pieces:
+                file.write(piece)
         """
         async with aclosing(self._blobs.read(blob)) as pieces:
             async for piece in pieces:
@@ -685,6 +706,9 @@ class Session(SessionReads):
         Raises:
             ArchiveUnavailable: The archive cannot be written at present. The session continues.
             Busy: A request is active or waits.
+
+        Example:
+            await session.hibernate()
         """
         command = make_input(HibernateInput, {"reason": reason})
         return await self._handle.end("hibernate", command, HibernateReceipt)
@@ -749,6 +773,9 @@ class Session(SessionReads):
             ArchiveUnavailable: The archive cannot be written at present. The session is closed, and ends once it is
                 archived. Call `close` again to wait for that.
             Closed: The session has ended already.
+
+        Example:
+            await session.close("the case is solved")
         """
         return await self._handle.end("close_session", make_input(CloseInput, {"reason": reason}), CloseReceipt)
 

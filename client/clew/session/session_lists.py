@@ -71,7 +71,8 @@ class SessionLists:
                 `clew setup-namespace` adds them.
 
         Example:
-            async for summary in clew.sessions(user="ada", status="awaiting_approval", since="7d"):
+            waiting = clew.sessions(user="ada", status="awaiting_approval", since="7d")
+            async for summary in waiting:
                 print(summary.session_id, summary.title, summary.cost_usd)
         """
         if status is not None and status not in get_args(ListedStatus):

@@ -416,7 +416,8 @@ class SessionReads:
             NotFound: There is no such session.
 
         Example:
-            for waiting in await session.list_waiting_calls():
+            calls = await session.list_waiting_calls()
+            for waiting in calls:
                 print(waiting.session_id, waiting.needs, waiting.call.name, waiting.call.arguments)
         """
         try:
@@ -494,7 +495,8 @@ class SessionReads:
             NotFound: There is no such session.
 
         Example:
-            for message in await session.transcript(limit=20):
+            messages = await session.transcript(limit=20)
+            for message in messages:
                 print(message["role"], message["content"])
         """
         fields = {"context_ref": context_ref, "from_seq": from_seq, "limit": limit, "include_system": include_system}
@@ -556,7 +558,8 @@ class SessionReads:
         Takes the arguments of `entries`, and raises as it does.
 
         Example:
-            async for entry in session.read(kind="run"):
+            runs = session.read(kind="run")
+            async for entry in runs:
                 print(entry.seq, entry.payload["status"])
         """
         query = make_input(EntriesQuery, {**filters, "from_seq": from_seq, "limit": limit})

@@ -52,6 +52,11 @@ class ToolContext(ReadsBlobs):
         agent: The name of the session's agent; None: it has none.
         metadata: The session's metadata, those of its agent included.
         request_metadata: The metadata of the message that the run serves.
+
+    Example:
+        @tool(idempotent=False)
+        def refund(order_id: int, context: ToolContext) -> str:
+            return bank.refund(order_id, customer=context.metadata["user"], key=context.idempotency_key)
     """
 
     session_id: str
@@ -92,7 +97,11 @@ class ToolContext(ReadsBlobs):
         return [] if self._blobs is None else await self._blobs.list_media()
 
     def list_media_sync(self) -> list[Media]:
-        """List them as `list_media` does, in a function that is not async. It blocks the thread."""
+        """List them as `list_media` does, in a function that is not async. It blocks the thread.
+
+        Example:
+            receipt = context.list_media_sync()[-1]
+        """
         return [] if self._blobs is None else self._blobs.list_media_sync()
 
 
