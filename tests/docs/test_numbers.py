@@ -5,14 +5,23 @@ from __future__ import annotations
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from clew.contract.limits import MAX_TOOL_RESULT_BYTES
+from clew.contract.limits import MAX_SUBAGENT_DEPTH, MAX_TOOL_RESULT_BYTES, MAX_TOOLS, MAX_TOOLS_BYTES
 from clew.serve.access import RELOAD_SECONDS
 from clew.serve.application import AWAY_SECONDS
 from clew.serve.gate import REVOKE_SECONDS
-from clew.tools.definition import EXTERNAL_TIMEOUT_SECONDS
+from clew.testing.stack import PATIENCE_SECONDS
+from clew.tools.definition import DEFAULT_TIMEOUT_SECONDS, EXTERNAL_TIMEOUT_SECONDS
+from clew_activities.heartbeats import LONG_SHOWN_SECONDS, SHOWN_SECONDS
+from clew_activities.model import call_model
 from clew_activities.providers.redaction import SHORTEST
+from clew_activities.tools.os_threads import DEFAULT
+from clew_activities.tools.stored_results import MAX_STORED_BYTES
 from clew_activities.worker.assembly import WORKFLOW_TASKS
 from clew_workflows.host.execution import HEARTBEAT_TIMEOUT
+from clew_workflows.host.retries import ATTEMPTS_BEFORE_FALLBACK, HOOK_RETRIES, TIME_BEFORE_FALLBACK
+from clew_workflows.protocol import HOOK_SECONDS
+from clew_workflows.session.runs import MAX_CORRECTIONS
+from clew_workflows.session.state import MAX_KNOWN_COMMANDS
 from deploy.local_cluster import COMPOSE
 from deploy.servers.programs import read_go_version
 from docs.generate import DOCS
@@ -31,6 +40,23 @@ _LOST_SECONDS = f"{HEARTBEAT_TIMEOUT.total_seconds():g} seconds"
         ("tools.md", f"`limits.max_tool_result_bytes` ({MAX_TOOL_RESULT_BYTES // 1024} KiB by default)"),
         ("configuration.md", f"less than {SHORTEST} characters"),
         ("tools.md", f"`timeout_seconds` ({EXTERNAL_TIMEOUT_SECONDS / 3600:g} hours by default)"),
+        ("tools.md", f"| `timeout_seconds` | {DEFAULT_TIMEOUT_SECONDS:g} |"),
+        ("tools.md", f"up to {MAX_STORED_BYTES // 2**20} MiB"),
+        ("tools.md", f"While {DEFAULT.max_abandoned} such calls of a tool run"),
+        ("tools.md", f"the newest {MAX_KNOWN_COMMANDS:,} values of `request_id`".replace(",", " ")),
+        ("tools.md", f"at most {MAX_TOOLS} tools and {MAX_TOOLS_BYTES // 1024} KiB of schemas"),
+        ("agents.md", f"{call_model.SILENCE_BEFORE_FALLBACK / 60:g} minutes of silence".replace("2", "two")),
+        (
+            "agents.md",
+            f"{ATTEMPTS_BEFORE_FALLBACK} times within {TIME_BEFORE_FALLBACK.seconds} seconds".replace("3", "three"),
+        ),
+        ("agents.md", f"remembers an outage for {call_model.AWAY_SECONDS / 60:g} minutes"),
+        ("agents.md", f"{MAX_SUBAGENT_DEPTH} deep".replace("5", "five")),
+        ("guardrails.md", f"over {HOOK_SECONDS} seconds"),
+        ("guardrails.md", f"{HOOK_RETRIES.maximum_attempts} times in all".replace("3", "three")),
+        ("client.md", f"every {SHOWN_SECONDS:g} s at first, later every {LONG_SHOWN_SECONDS:g} s"),
+        ("client.md", f"{MAX_CORRECTIONS} times at most".replace("3", "three")),
+        ("testing.md", f"`patience_seconds` ({PATIENCE_SECONDS:g} by default)"),
         ("extending.md", f"less than {SHORTEST} characters"),
         ("deployment.md", f"Temporal {_TEMPORAL} with all services in one process and {_SHARDS} history shards"),
         ("deployment.md", f"PostgreSQL {_POSTGRESQL}, which"),
