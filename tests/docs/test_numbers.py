@@ -5,13 +5,16 @@ from __future__ import annotations
 import pytest
 import yaml  # type: ignore[import-untyped]
 
+from clew.contract import ContextPolicy
 from clew.contract.limits import MAX_TOOL_RESULT_BYTES
 from clew.serve.access import RELOAD_SECONDS
 from clew.serve.application import AWAY_SECONDS
 from clew.serve.gate import REVOKE_SECONDS
 from clew.tools.definition import EXTERNAL_TIMEOUT_SECONDS
 from clew_activities.providers.redaction import SHORTEST
+from clew_activities.providers.reply import MAX_MEDIA
 from clew_activities.worker.assembly import WORKFLOW_TASKS
+from clew_workflows.contract.limits import MAX_CHUNK_BYTES, UPLOAD_SECONDS
 from clew_workflows.host.execution import HEARTBEAT_TIMEOUT
 from deploy.local_cluster import COMPOSE
 from deploy.servers.programs import read_go_version
@@ -30,6 +33,11 @@ _LOST_SECONDS = f"{HEARTBEAT_TIMEOUT.total_seconds():g} seconds"
     [
         ("tools.md", f"`limits.max_tool_result_bytes` ({MAX_TOOL_RESULT_BYTES // 1024} KiB by default)"),
         ("configuration.md", f"less than {SHORTEST} characters"),
+        ("models.md", f"less than {SHORTEST} characters"),
+        ("models.md", f"a context of {ContextPolicy().max_input_tokens:,} tokens".replace(",", " ")),
+        ("content.md", f"A reply keeps up to {MAX_MEDIA} of them"),
+        ("content.md", f"({UPLOAD_SECONDS // 60} minutes by default, `expires_seconds` sets it)"),
+        ("content.md", f"a chunk of at most {MAX_CHUNK_BYTES:,} bytes".replace(",", " ")),
         ("tools.md", f"`timeout_seconds` ({EXTERNAL_TIMEOUT_SECONDS / 3600:g} hours by default)"),
         ("extending.md", f"less than {SHORTEST} characters"),
         ("deployment.md", f"Temporal {_TEMPORAL} with all services in one process and {_SHARDS} history shards"),
