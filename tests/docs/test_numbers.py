@@ -6,6 +6,8 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from clew.contract.limits import MAX_SUBAGENT_DEPTH, MAX_TOOL_RESULT_BYTES, MAX_TOOLS, MAX_TOOLS_BYTES
+from clew.contract import ContextPolicy
+from clew.contract.limits import MAX_TOOL_RESULT_BYTES
 from clew.serve.access import RELOAD_SECONDS
 from clew.serve.application import AWAY_SECONDS
 from clew.serve.gate import REVOKE_SECONDS
@@ -16,7 +18,9 @@ from clew_activities.model import call_model
 from clew_activities.providers.redaction import SHORTEST
 from clew_activities.tools.os_threads import DEFAULT
 from clew_activities.tools.stored_results import MAX_STORED_BYTES
+from clew_activities.providers.reply import MAX_MEDIA
 from clew_activities.worker.assembly import WORKFLOW_TASKS
+from clew_workflows.contract.limits import MAX_CHUNK_BYTES, UPLOAD_SECONDS
 from clew_workflows.host.execution import HEARTBEAT_TIMEOUT
 from clew_workflows.host.retries import ATTEMPTS_BEFORE_FALLBACK, HOOK_RETRIES, TIME_BEFORE_FALLBACK
 from clew_workflows.protocol import HOOK_SECONDS
@@ -39,6 +43,11 @@ _LOST_SECONDS = f"{HEARTBEAT_TIMEOUT.total_seconds():g} seconds"
     [
         ("tools.md", f"`limits.max_tool_result_bytes` ({MAX_TOOL_RESULT_BYTES // 1024} KiB by default)"),
         ("configuration.md", f"less than {SHORTEST} characters"),
+        ("models.md", f"less than {SHORTEST} characters"),
+        ("models.md", f"a context of {ContextPolicy().max_input_tokens:,} tokens".replace(",", " ")),
+        ("content.md", f"A reply keeps up to {MAX_MEDIA} of them"),
+        ("content.md", f"({UPLOAD_SECONDS // 60} minutes by default, `expires_seconds` sets it)"),
+        ("content.md", f"a chunk of at most {MAX_CHUNK_BYTES:,} bytes".replace(",", " ")),
         ("tools.md", f"`timeout_seconds` ({EXTERNAL_TIMEOUT_SECONDS / 3600:g} hours by default)"),
         ("tools.md", f"| `timeout_seconds` | {DEFAULT_TIMEOUT_SECONDS:g} |"),
         ("tools.md", f"up to {MAX_STORED_BYTES // 2**20} MiB"),
