@@ -47,9 +47,7 @@ def make_backend(served: Served, monkeypatch: pytest.MonkeyPatch) -> FastAPI:
 
 
 @pytest.mark.slow
-async def test_the_react_page_with_its_backend(
-    stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_react_page_with_its_backend(stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A person writes, approves and reloads; the browser has no key; no id names another user's chat."""
     install_packages(PACKAGES, tmp_path)
     (tmp_path / "Chat.jsx").write_text(find_block("jsx", "useChat({"))
