@@ -27,7 +27,7 @@ def find_block(language: str, word: str) -> str:
 
 
 async def test_the_commands_open_a_session_and_send_a_message(stack: Stack) -> None:
-    """The answer has the fields that the page shows. Sent again with the same key, the message has no second effect."""
+    """The answer has the fields of the page. Sent again with the same key, the message has no second effect."""
     if (bash := shutil.which("bash")) is None or shutil.which("curl") is None:
         pytest.skip("curl is not installed")
     shown = json.loads(find_block("json", "request_id"))
