@@ -38,8 +38,8 @@ def find_block(language: str, word: str) -> str:
 
 def make_backend(served: Served, monkeypatch: pytest.MonkeyPatch) -> FastAPI:
     """Run the code of the page's backend, with the address and a key of a service."""
-    monkeypatch.setenv("CLEW_URL", served.address)
-    monkeypatch.setenv("CLEW_KEY", served.token)
+    monkeypatch.setenv("SERVICE_URL", served.address)
+    monkeypatch.setenv("SERVICE_KEY", served.token)
     names: dict[str, Any] = {}
     exec(compile(find_block("python", "FastAPI"), "web.md", "exec", dont_inherit=True), names)
     app: FastAPI = names["app"]
