@@ -26,6 +26,31 @@ from clew_workflows.host.retries import ATTEMPTS_BEFORE_FALLBACK, HOOK_RETRIES, 
 from clew_workflows.protocol import HOOK_SECONDS
 from clew_workflows.session.runs import MAX_CORRECTIONS
 from clew_workflows.session.state import MAX_KNOWN_COMMANDS
+from clew.cli.history_import import MAX_FILE_BYTES
+from clew.cli.serve import DRAIN_SECONDS
+from clew.contract.limits import (
+    MAX_KEYWORD_CHARACTERS,
+    MAX_MESSAGE_BYTES,
+    MAX_NAMED_CALLS,
+    MAX_TOOL_RESULT_BYTES,
+    MAX_WEBHOOKS,
+)
+from clew.report.making import MAX_ENTRIES as REPORT_ENTRIES
+from clew.serve import mcp_server, mcp_sessions
+from clew.serve.access import RELOAD_SECONDS
+from clew.serve.application import AWAY_SECONDS
+from clew.serve.gate import REVOKE_SECONDS
+from clew.serve.openai.turns import IDLE_SECONDS
+from clew.serve.service_settings import MAX_MCP_SESSIONS
+from clew.serve.sessions import MAX_WAIT_SECONDS
+from clew.serve.streams import HEARTBEAT_SECONDS
+from clew.serve.worker_watch import ACCEPT_SECONDS
+from clew.tools.definition import EXTERNAL_TIMEOUT_SECONDS
+from clew_activities.providers.redaction import SHORTEST
+from clew_activities.webhook_sending import ATTEMPT_SECONDS, MAX_SECRET_BYTES, MAX_WAIT, MIN_SECRET_BYTES
+from clew_activities.worker.assembly import WORKFLOW_TASKS
+from clew_workflows.host.execution import HEARTBEAT_TIMEOUT, TimeLimits
+from clew_workflows.host.services import DELIVERY_TIME, DeliverWebhook
 from deploy.local_cluster import COMPOSE
 from deploy.servers.programs import read_go_version
 from docs.generate import DOCS
@@ -36,6 +61,11 @@ _TEMPORAL, _POSTGRESQL, _SEAWEEDFS = (
 )
 _SHARDS = _SERVICES["temporal"]["environment"]["NUM_HISTORY_SHARDS"]
 _LOST_SECONDS = f"{HEARTBEAT_TIMEOUT.total_seconds():g} seconds"
+_RETRIES = DeliverWebhook.retries
+_WAITS = [_RETRIES.initial_interval.total_seconds() * _RETRIES.backoff_coefficient**times for times in range(3)]
+assert _RETRIES.maximum_interval == MAX_WAIT
+_MAX_WAIT = f"{MAX_WAIT.total_seconds() / 3600:g} hours"
+_LISTS_SECONDS = f"{TimeLimits().lists_interval.total_seconds():g} seconds"
 
 
 @pytest.mark.parametrize(
@@ -81,6 +111,30 @@ _LOST_SECONDS = f"{HEARTBEAT_TIMEOUT.total_seconds():g} seconds"
         ("how-it-works.md", f"The server notices after {_LOST_SECONDS}."),
         ("serve.md", f"when that has been away for {AWAY_SECONDS:g} seconds"),
         ("serve.md", f"stops working within {RELOAD_SECONDS + REVOKE_SECONDS:g} seconds"),
+        ("serve.md", f"`wait` has at most {MAX_WAIT_SECONDS} seconds"),
+        ("serve.md", f"a missing worker is reported within {ACCEPT_SECONDS:g} seconds"),
+        ("serve.md", f"A comment comes every {HEARTBEAT_SECONDS:g} seconds"),
+        ("serve.md", f"wait longer than {HEARTBEAT_SECONDS:g} seconds"),
+        ("serve.md", f"`--drain-seconds` ({DRAIN_SECONDS:g} by default)"),
+        ("mcp-server.md", f"the newest {mcp_server.MAX_LISTED} sessions of the tenant"),
+        ("mcp-server.md", f"the messages of its newest {mcp_server.MAX_ENTRIES} entries"),
+        ("mcp-server.md", f"at most {MAX_MCP_SESSIONS:,} MCP sessions".replace(",", " ")),
+        ("mcp-server.md", {4: "a quarter of them for one key"}[mcp_sessions.MAX_SHARE]),
+        ("mcp-server.md", {3600.0: "each until an hour without a request"}[mcp_sessions.IDLE_SECONDS]),
+        ("serve-openai.md", {86_400: "up to a day later"}[EXTERNAL_TIMEOUT_SECONDS]),
+        ("serve-openai.md", {3600: "hibernate after an hour"}[IDLE_SECONDS]),
+        ("webhooks.md", "after {:g} seconds, {:g}, {:g} and so on".format(*_WAITS)),
+        ("webhooks.md", f"up to {_MAX_WAIT}, for {DELIVERY_TIME.days} days"),
+        ("webhooks.md", f"sets the next wait, up to {_MAX_WAIT}"),
+        ("webhooks.md", f"An attempt lasts {ATTEMPT_SECONDS:g} seconds"),
+        ("webhooks.md", f"{MIN_SECRET_BYTES} to {MAX_SECRET_BYTES} bytes in base64"),
+        ("webhooks.md", f"at most {MAX_NAMED_CALLS}."),
+        ("webhooks.md", {8: "A configuration has at most eight."}[MAX_WEBHOOKS]),
+        ("sessions.md", f"cut to {MAX_KEYWORD_CHARACTERS} characters"),
+        ("sessions.md", f"after {_LISTS_SECONDS} of a run"),
+        ("command-line.md", f"A file has at most {MAX_FILE_BYTES // 2**20} MiB"),
+        ("command-line.md", f"its messages {MAX_MESSAGE_BYTES // 1024} KiB"),
+        ("looking.md", f"the newest {REPORT_ENTRIES:,} entries".replace(",", " ")),
     ],
 )
 def test_a_page_names_the_constants_value(page: str, text: str) -> None:

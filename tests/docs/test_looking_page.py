@@ -1,22 +1,35 @@
-"""The Temporal UI shows what `docs/audit.md` says: in a real browser, with the stack of the screenshots."""
+"""The Temporal UI shows what `docs/looking.md` says, in a real browser; the page has every picture; its code runs."""
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
-from pathlib import Path
+from typing import Any
 
 import pytest
-from playwright.async_api import expect
+from playwright.async_api import Page, expect
 
+from clew_workflows.contract.lists import SEARCH_ATTRIBUTES
 from clew_workflows.session.ui import shorten
-from docs.screenshots import IMAGES, SHOTS, Shot, open_page, reply, researcher, run_stack, run_status, support
+from docs.generate import DOCS
+from docs.screenshots import IMAGES, SHOTS, STUDIO_SHOTS, Shot, open_page, reply, researcher, run_stack, support
 from tests.support.browser import open_browser
+from tests.support.stack import Stack
 
-AUDIT = Path(IMAGES).parent / "audit.md"
+PAGE = (DOCS / "looking.md").read_text(encoding="utf-8")
 HOSTILE = (
     "<script>document.title='x'</script> [x](javascript:alert(1)) ![i](http://127.0.0.1/y.png)\n\n# head\n"
     "<img src=x onerror=alert(1)> $a$ `b` **c** | d | https://evil.example &lt;b&gt; {workflowId}"
 )
+
+
+async def run_status(page: Page) -> None:
+    """Choose the query `status` and run it."""
+    await page.get_by_test_id("query-select-button").click()
+    await page.get_by_role("option", name=re.compile("^status")).click()
+    await page.get_by_role("button", name="Run Query").click()
+    await page.get_by_text("pending_approvals").first.wait_for()
 
 
 @pytest.mark.slow
@@ -44,7 +57,26 @@ async def test_an_operator_runs_a_query_and_reads_the_details() -> None:
 
 
 def test_the_page_shows_every_screenshot() -> None:
-    """The script makes each picture of the page, and no other."""
-    shown = re.findall(r"\]\(images/(audit-[a-z]+)\.png\)", AUDIT.read_text())
-    assert sorted(shown) == sorted(shot.name for shot in SHOTS)
+    """The scripts make each picture of the page, and no other."""
+    shown = re.findall(r"\]\(images/([a-z-]+)\.png\)", PAGE)
+    assert sorted(shown) == sorted([*(shot.name for shot in (*SHOTS, *STUDIO_SHOTS)), "report"])
     assert all((IMAGES / f"{name}.png").stat().st_size < 200_000 for name in shown)
+
+
+async def test_the_report_in_a_program(stack: Stack) -> None:
+    """The code of the page makes the HTML of a session."""
+    (code,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    session = await stack.open("fine")
+    await session.ask("hello")
+    names: dict[str, Any] = {"session": session}
+    running = eval(compile(code, "looking.md", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True), names)
+    assert inspect.isawaitable(running)
+    await running
+    assert names["page"].startswith("<!doctype html>")
+
+
+def test_the_filters_name_search_attributes() -> None:
+    """Each name of a filter is one that `clew setup-namespace` registers, or one of Temporal's."""
+    named = set(re.findall(r"\b(Clew[A-Za-z]+)\b", " ".join(re.findall(r"`(\w+ (?:[=>]|IS) [^`]*)`", PAGE))))
+    assert named
+    assert named <= set(SEARCH_ATTRIBUTES)
