@@ -1,4 +1,4 @@
-"""What Temporal Cloud charges for, by kind: tests count it on a server, and the page about costs is computed from it."""
+"""What Temporal Cloud charges for, by kind: tests count it on a server, and the page about costs is made of it."""
 
 from __future__ import annotations
 
