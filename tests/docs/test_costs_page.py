@@ -24,6 +24,7 @@ from tests.support.waiting import wait_until
 from tests.support.webhooks import SETTINGS, receive
 
 PAGE = (DOCS / "costs.md").read_text(encoding="utf-8")
+PROSE = " ".join(PAGE.split())
 TURNS, SESSION_TURNS = 1_000_000, 10
 PRICE, INCLUDED, BASE_FEE, FEE_SHARE = 50.0, 2.5, 500.0, 0.1
 """List prices of November 2026: dollars for a million actions; Business's included millions and its base fee."""
@@ -64,7 +65,7 @@ def test_the_million_turns_are_computed_from_the_actions_of_a_turn_and_a_session
     turn, session = sum(TURN.values()), sum(SESSION.values()) - sum(TURN.values())
     actions = TURNS * turn + TURNS // SESSION_TURNS * session
     millions, rows = actions / 1e6, {row[0]: row[-1] for row in list_rows()}
-    assert f"A turn costs {turn} actions" in PAGE
+    assert f"A turn costs {turn} actions" in PROSE
     assert rows["actions of turns"] == separate(TURNS * turn)
     assert rows["actions of sessions"] == separate(TURNS // SESSION_TURNS * session)
     assert rows["actions a month"] == separate(actions)
@@ -84,19 +85,19 @@ def test_storage_and_models_cost_what_the_page_says() -> None:
     """From the sizes and the prices that it names."""
     gigabytes = TURNS * 5_000 / 1e9
     storage = gigabytes * (24 * ACTIVE + 7 * 24 * RETAINED)
-    assert f"Storage adds about {storage:.0f} dollars" in PAGE
+    assert f"Storage adds about {storage:.0f} dollars" in PROSE
     model = TURNS * (3_000 * 0.15 + 200 * 0.60) / 1e6
-    assert f"{model:.0f} dollars for 3 000 tokens in and 200 out" in PAGE
+    assert f"{model:.0f} dollars for 3 000 tokens in and 200 out" in PROSE
 
 
 def test_heartbeats_come_as_the_page_says() -> None:
     """The constants of workers."""
     shown = f"every {SHOWN_SECONDS:g} seconds at first, then every {LATER_SHOWN_SECONDS:g} seconds"
-    assert shown in " ".join(PAGE.split())
-    assert f"sends one every {REST_SECONDS:g} seconds" in PAGE
-    assert f"After {HEARTBEAT_TIMEOUT.total_seconds():g} seconds without a heartbeat" in PAGE
+    assert shown in PROSE
+    assert f"sends one every {REST_SECONDS:g} seconds" in PROSE
+    assert f"After {HEARTBEAT_TIMEOUT.total_seconds():g} seconds without a heartbeat" in PROSE
     assert PATIENT.initial_interval.total_seconds() == 1
-    assert f"A call of a minute costs {60 / REST_SECONDS:.0f} actions" in PAGE
+    assert f"A call of a minute costs {60 / REST_SECONDS:.0f} actions" in PROSE
 
 
 def list_blocks() -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml  # type: ignore[import-untyped]
 
+from clew.cli.reach import WORKER_SECONDS
 from clew.contract import SessionConfig
 from clew.contract.limits import MAX_TOOL_RESULT_BYTES
 from clew.serve.access import RELOAD_SECONDS
@@ -18,8 +19,13 @@ from clew_activities.providers.redaction import SHORTEST
 from clew_activities.worker.assembly import STUCK_SECONDS, WORKFLOW_TASKS
 from clew_activities.worker.environment import GRACE, Capacity
 from clew_activities.worker.process import END_SECONDS
+from clew_audit.codec_server import COOKIE_SECONDS
 from clew_workflows.host.execution import HEARTBEAT_TIMEOUT, WORKERS_PER_TOOL_CALL
+from clew_workflows.host.retries import PATIENT, TIME_FOR_FIRST_CONTACT
+from clew_workflows.host.runtime import FULL
+from clew_workflows.host.services import CHANGE_TIMEOUT
 from clew_workflows.protocol import RolloverThresholds
+from clew_workflows.session.state import MAX_SEALS
 from deploy.local_cluster import COMPOSE
 from deploy.servers.programs import read_go_version
 from docs.generate import DOCS
@@ -32,6 +38,7 @@ _SHARDS = _SERVICES["temporal"]["environment"]["NUM_HISTORY_SHARDS"]
 _CHART = yaml.safe_load((DOCS.parent / "deploy/chart/values.yaml").read_text())
 _STOPS = {name: kind["graceSeconds"] for name, kind in _CHART["workers"].items()}
 _FIELDS = SessionConfig.model_fields
+_NUMBERS = {3: "three"}
 _TURNS = 10_000_000 / 86_400
 """Turns a second of the example of sizing."""
 _LOST_SECONDS = f"{HEARTBEAT_TIMEOUT.total_seconds():g} seconds"
@@ -51,7 +58,7 @@ def _separate(number: int) -> str:
         ("extending.md", f"less than {SHORTEST} characters"),
         ("deployment.md", f"Temporal {_TEMPORAL} with all services in one process and {_SHARDS} history shards"),
         ("deployment.md", f"PostgreSQL {_POSTGRESQL}, which"),
-        ("deployment.md", f"SeaweedFS {_SEAWEEDFS}. |"),
+        ("deployment.md", f"SeaweedFS {_SEAWEEDFS}."),
         ("../CHANGELOG.md", f"The compose file has Temporal {_TEMPORAL} and SeaweedFS {_SEAWEEDFS}"),
         ("deployment.md", f"needs Go {read_go_version()} or later"),
         ("../CONTRIBUTING.md", f"needs Go {read_go_version()} or later"),
@@ -73,6 +80,16 @@ def _separate(number: int) -> str:
         ("sizing.md", f"| 3 * 10 000 000 / 86 400 | {3 * _TURNS:.0f} |"),
         ("sizing.md", f"| 347 * 0.02 | {3 * _TURNS * 0.02:.0f} |"),
         ("sizing.md", f"| 347 * 3 | {_separate(round(3 * _TURNS * 3))} |"),
+        ("runbook.md", f"does not answer within {WORKER_SECONDS:g} seconds"),
+        ("runbook.md", f"the call fails after {TIME_FOR_FIRST_CONTACT.total_seconds():g} seconds"),
+        ("runbook.md", f"has killed {_NUMBERS[WORKERS_PER_TOOL_CALL]} workers"),
+        ("runbook.md", f"At {_NUMBERS[round(FULL)]} times a"),
+        ("runbook.md", f"far above {_separate(RolloverThresholds().events)} events"),
+        ("runbook.md", f"… {PATIENT.maximum_interval.total_seconds():g} seconds" if PATIENT.maximum_interval else ""),
+        ("data.md", f"takes longer than {CHANGE_TIMEOUT.total_seconds():g} seconds"),
+        ("security.md", f"less than {SHORTEST} characters"),
+        ("security.md", f"the newest {_separate(MAX_SEALS)} inputs"),
+        ("security.md", f"a cookie for {COOKIE_SECONDS // 3600} hours"),
         ("queues.md", f"A worker has {_separate(Capacity().model_calls)} slots for model calls"),
         ("../CHANGELOG.md", f"A worker has at most {WORKFLOW_TASKS} workflow tasks at the same time"),
         ("contract.md", f"or within {_LOST_SECONDS} if the worker is lost"),
