@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import re
 import uuid
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from clew import Clew, NotFound
+from clew import Clew, NotFound, tool
 from clew.local import Reply, ToolCall
+from clew.worker import ClewPlugin
 from clew_workflows.contract.outputs import SessionStatus
 from docs.generate import DOCS
 from tests.support.stack import Stack, get_last_message
@@ -90,3 +92,40 @@ async def test_a_user_is_deleted_by_the_code_of_the_page(stack: Stack) -> None:
     assert (await other.status()).status == "idle"
     await names["delete_user"](stack.clew, user)
     assert [one async for one in stack.clew.sessions(user=user) if one.archived] == []
+
+
+@tool
+def lookup_order(order_id: int) -> str:
+    """Look an order up."""
+    return f"order {order_id}"
+
+
+def test_a_worker_of_ones_own_has_the_plugin_of_the_page() -> None:
+    """The page's code makes the plugin, and hands it to the worker with the team's own workflows."""
+    made: dict[str, Any] = {}
+    names = {"lookup_order": lookup_order, "Shipping": object(), "ship": object(), "client": None}
+    (block,) = list_blocks("configuration.md")
+    exec(
+        compile(block, "configuration.md", "exec", dont_inherit=True),
+        {**names, "Worker": lambda _client, **options: made.update(options)},
+    )
+    assert isinstance(made["plugins"][0], ClewPlugin)
+    assert made["workflows"] == [names["Shipping"]]
+
+
+async def test_the_test_of_the_upgrading_page_replays_histories(
+    stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It passes with the history of a session, and fails where there is nothing to replay."""
+    (block,) = list_blocks("upgrading.md")
+    names: dict[str, Any] = {}
+    exec(compile(block, "upgrading.md", "exec", dont_inherit=True), names)
+    session = await stack.open("fine")
+    await session.ask("hello")
+    history = await stack.clew.temporal.get_workflow_handle(session.id).fetch_history()
+    (tmp_path / "corpus").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="nothing to replay"):
+        await names["test_our_sessions_continue"]()
+    (tmp_path / "corpus/support-4711.json").write_text(history.to_json())
+    await names["test_our_sessions_continue"]()
