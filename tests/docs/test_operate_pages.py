@@ -125,7 +125,7 @@ async def test_the_test_of_the_upgrading_page_replays_histories(
     history = await stack.clew.temporal.get_workflow_handle(session.id).fetch_history()
     (tmp_path / "corpus").mkdir()
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match="nothing to replay"):
+    with pytest.raises(ValueError, match="no workflow run"):
         await names["test_our_sessions_continue"]()
     (tmp_path / "corpus/support-4711.json").write_text(history.to_json())
     await names["test_our_sessions_continue"]()
