@@ -7,6 +7,8 @@ import yaml  # type: ignore[import-untyped]
 
 from clew.contract.limits import MAX_SUBAGENT_DEPTH, MAX_TOOL_RESULT_BYTES, MAX_TOOLS, MAX_TOOLS_BYTES
 from clew.contract import ContextPolicy
+from clew.cli.reach import WORKER_SECONDS
+from clew.contract import SessionConfig
 from clew.contract.limits import MAX_TOOL_RESULT_BYTES
 from clew.serve.access import RELOAD_SECONDS
 from clew.serve.application import AWAY_SECONDS
@@ -46,11 +48,24 @@ from clew.serve.sessions import MAX_WAIT_SECONDS
 from clew.serve.streams import HEARTBEAT_SECONDS
 from clew.serve.worker_watch import ACCEPT_SECONDS
 from clew.tools.definition import EXTERNAL_TIMEOUT_SECONDS
+from clew_activities.archive.blob_store import MAX_CACHED_BYTES
+from clew_activities.heartbeats import BEATS_PER_SECOND, CHECK_SECONDS, MAX_CHECK_SECONDS
+from clew_activities.model.load_media import MAX_SENDING_BYTES
 from clew_activities.providers.redaction import SHORTEST
 from clew_activities.webhook_sending import ATTEMPT_SECONDS, MAX_SECRET_BYTES, MAX_WAIT, MIN_SECRET_BYTES
 from clew_activities.worker.assembly import WORKFLOW_TASKS
 from clew_workflows.host.execution import HEARTBEAT_TIMEOUT, TimeLimits
 from clew_workflows.host.services import DELIVERY_TIME, DeliverWebhook
+from clew_activities.worker.assembly import STUCK_SECONDS, WORKFLOW_TASKS
+from clew_activities.worker.environment import GRACE, Capacity
+from clew_activities.worker.process import END_SECONDS
+from clew_audit.codec_server import COOKIE_SECONDS
+from clew_workflows.host.execution import HEARTBEAT_TIMEOUT, WORKERS_PER_TOOL_CALL
+from clew_workflows.host.retries import PATIENT, TIME_FOR_FIRST_CONTACT
+from clew_workflows.host.runtime import FULL
+from clew_workflows.host.services import CHANGE_TIMEOUT
+from clew_workflows.protocol import RolloverThresholds
+from clew_workflows.session.state import MAX_SEALS
 from deploy.local_cluster import COMPOSE
 from deploy.servers.programs import read_go_version
 from docs.generate import DOCS
@@ -60,12 +75,23 @@ _TEMPORAL, _POSTGRESQL, _SEAWEEDFS = (
     _SERVICES[name]["image"].partition(":")[2] for name in ("temporal", "postgresql", "s3")
 )
 _SHARDS = _SERVICES["temporal"]["environment"]["NUM_HISTORY_SHARDS"]
+_CHART = yaml.safe_load((DOCS.parent / "deploy/chart/values.yaml").read_text())
+_STOPS = {name: kind["graceSeconds"] for name, kind in _CHART["workers"].items()}
+_FIELDS = SessionConfig.model_fields
+_NUMBERS = {3: "three"}
+_TURNS = 10_000_000 / 86_400
+"""Turns a second of the example of sizing."""
 _LOST_SECONDS = f"{HEARTBEAT_TIMEOUT.total_seconds():g} seconds"
 _RETRIES = DeliverWebhook.retries
 _WAITS = [_RETRIES.initial_interval.total_seconds() * _RETRIES.backoff_coefficient**times for times in range(3)]
 assert _RETRIES.maximum_interval == MAX_WAIT
 _MAX_WAIT = f"{MAX_WAIT.total_seconds() / 3600:g} hours"
 _LISTS_SECONDS = f"{TimeLimits().lists_interval.total_seconds():g} seconds"
+
+
+def _separate(number: int) -> str:
+    """Write a number with spaces between thousands."""
+    return f"{number:,}".replace(",", " ")
 
 
 @pytest.mark.parametrize(
@@ -99,16 +125,44 @@ _LISTS_SECONDS = f"{TimeLimits().lists_interval.total_seconds():g} seconds"
         ("extending.md", f"less than {SHORTEST} characters"),
         ("deployment.md", f"Temporal {_TEMPORAL} with all services in one process and {_SHARDS} history shards"),
         ("deployment.md", f"PostgreSQL {_POSTGRESQL}, which"),
-        ("deployment.md", f"SeaweedFS {_SEAWEEDFS}. |"),
-        ("sizing.md", f"Temporal with {_SHARDS} history shards on PostgreSQL"),
+        ("deployment.md", f"SeaweedFS {_SEAWEEDFS}."),
         ("../CHANGELOG.md", f"The compose file has Temporal {_TEMPORAL} and SeaweedFS {_SEAWEEDFS}"),
         ("deployment.md", f"needs Go {read_go_version()} or later"),
         ("../CONTRIBUTING.md", f"needs Go {read_go_version()} or later"),
-        ("sizing.md", f"a worker has at most {WORKFLOW_TASKS} of them at the same time"),
+        ("deployment.md", f"have `CLEW_GRACE_SECONDS` to finish: **{GRACE.total_seconds():g} seconds by default**"),
+        ("deployment.md", f"**{_STOPS['sessions']} seconds for sessions, {_STOPS['models']} for models, "),
+        ("deployment.md", f" {_STOPS['tools']} for tools** (`graceSeconds`)"),
+        ("deployment.md", f"on at most {WORKERS_PER_TOOL_CALL} workers"),
+        ("deployment.md", f"The process ends at most {END_SECONDS:g} seconds after the grace time"),
+        ("deployment.md", f"stuck in its cache for {STUCK_SECONDS:g} seconds"),
+        ("deployment.md", f"{_FIELDS['request_timeout_seconds'].default // 60} minutes by default"),
+        ("sizing.md", f"A worker runs at most {WORKFLOW_TASKS} workflow tasks at the same time"),
+        ("sizing.md", f"rolls over** at {_separate(RolloverThresholds().events)} events"),
+        ("sizing.md", f"keeps {MAX_CACHED_BYTES // 2**20} MiB of blobs in memory"),
+        ("sizing.md", f"at most {MAX_SENDING_BYTES // 2**20} MiB of base64"),
+        ("sizing.md", f"at most {BEATS_PER_SECOND} a second together"),
+        ("sizing.md", f"every {CHECK_SECONDS:g} to {MAX_CHECK_SECONDS:g} seconds, which is no action"),
+        ("sizing.md", f"A worker takes {_separate(Capacity().model_calls)} (`CLEW_MODEL_CALLS`)"),
+        ("sizing.md", f"| 10 000 000 / 86 400 | {_TURNS:.0f} |"),
+        ("sizing.md", f"| 3 * 10 000 000 / 86 400 | {3 * _TURNS:.0f} |"),
+        ("sizing.md", f"| 347 * 0.02 | {3 * _TURNS * 0.02:.0f} |"),
+        ("sizing.md", f"| 347 * 3 | {_separate(round(3 * _TURNS * 3))} |"),
+        ("runbook.md", f"does not answer within {WORKER_SECONDS:g} seconds"),
+        ("runbook.md", f"the call fails after {TIME_FOR_FIRST_CONTACT.total_seconds():g} seconds"),
+        ("runbook.md", f"has killed {_NUMBERS[WORKERS_PER_TOOL_CALL]} workers"),
+        ("runbook.md", f"At {_NUMBERS[round(FULL)]} times a"),
+        ("runbook.md", f"far above {_separate(RolloverThresholds().events)} events"),
+        ("runbook.md", f"… {PATIENT.maximum_interval.total_seconds():g} seconds" if PATIENT.maximum_interval else ""),
+        ("data.md", f"takes longer than {CHANGE_TIMEOUT.total_seconds():g} seconds"),
+        ("security.md", f"less than {SHORTEST} characters"),
+        ("security.md", f"the newest {_separate(MAX_SEALS)} inputs"),
+        ("security.md", f"a cookie for {COOKIE_SECONDS // 3600} hours"),
+        ("queues.md", f"A worker has {_separate(Capacity().model_calls)} slots for model calls"),
         ("../CHANGELOG.md", f"A worker has at most {WORKFLOW_TASKS} workflow tasks at the same time"),
         ("sizing.md", f"counts as lost after {_LOST_SECONDS}"),
         ("../README.md", f"notices a dead worker after {_LOST_SECONDS} without a heartbeat"),
         ("how-it-works.md", f"The server notices after {_LOST_SECONDS}."),
+        ("contract.md", f"or within {_LOST_SECONDS} if the worker is lost"),
         ("serve.md", f"when that has been away for {AWAY_SECONDS:g} seconds"),
         ("serve.md", f"stops working within {RELOAD_SECONDS + REVOKE_SECONDS:g} seconds"),
         ("serve.md", f"`wait` has at most {MAX_WAIT_SECONDS} seconds"),
