@@ -152,6 +152,9 @@ class AgentSession:
             if intake.is_open:
                 await self._serve()
         except asyncio.CancelledError:
+            if workflow.cancellation_reason() is None:
+                # The worker evicts the workflow, which must end at once.
+                raise
             intake.turn_away(Closed("the session was cancelled before it had started"))
             if intake.is_open:
                 reason = f"the workflow was cancelled: {workflow.cancellation_reason() or 'no reason was given'}"
