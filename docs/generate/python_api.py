@@ -26,13 +26,13 @@ MODULES = {
     "clew": "",
     "clew.tools": "",
     "clew.content": "",
-    "clew.testing": "It needs the extra `testing`. [Testing](../testing.md) shows how to use it.",
+    "clew.testing": "[Testing](../testing.md) shows how to use it.",
     "clew.schedules": "",
     "clew.workflow": "",
     "clew.hooks": "",
     "clew.context": "",
     "clew.thread": "",
-    "clew.local": "It needs the extra `local`.",
+    "clew.local": "",
     "clew.serve": "It needs the extra `serve`.",
     "clew.ag_ui": "",
     "clew.worker": "",
@@ -51,7 +51,8 @@ WIDTH = 96
 _OWN = ("clew", "clew_workflows", "clew_activities", "clew_audit", "clew_pytest")
 _FIELDS_OF = re.compile(r"[Ff]ields of `(\w+)`")
 _LINK = re.compile(r"\]\(#")
-_BAR_TABLE = re.compile(r"^\|", re.MULTILINE)
+_FILES = re.compile(r"^(?:\| module \||Raises:)", re.MULTILINE)
+"""Where a docstring turns to its module's files, or to the errors of an import."""
 
 
 @cache
@@ -83,6 +84,7 @@ class _Reference:
         if name == "clew.contract":
             return "\n".join([*lines, _make_contract(module)])
         again: list[str] = []
+        others: list[str] = []
         shared: dict[str, type] = {}
         for public in PUBLIC.get(name) or module.__all__:
             value = getattr(module, public)
@@ -92,12 +94,15 @@ class _Reference:
             if isinstance(value, type) and issubclass(value, ClewError):
                 again.append(f"[{public}](#clewerrors)")
                 continue
-            if not callable(value) or not (inspect.isclass(value) or inspect.isfunction(value)):
+            if not (inspect.isclass(value) or inspect.isfunction(value)):
+                others.append(f"`{public}`: `{_write_value(value)}`")
                 continue
             heading = public if public[0].isupper() else f"{name}.{public}"
             self._homes[id(value)] = slugify(heading)
             lines.append(self._make_entry(heading, value))
             shared |= dict(_find_options(value))
+        if others:
+            lines.append("Values and types of this module:\n\n" + "".join(f"- {text}\n" for text in others))
         if again:
             lines.append(f"Also in `{name}`: {', '.join(sorted(again))}.\n")
         for option in shared.values():
@@ -225,8 +230,8 @@ def _make_contract(module: ModuleType) -> str:
 
 
 def _describe_module(module: ModuleType) -> str:
-    """Take the part of a module's docstring for its users: what stands before a table of its files."""
-    text = _BAR_TABLE.split(inspect.cleandoc(module.__doc__ or ""))[0].strip()
+    """Take the part of a module's docstring for its users."""
+    text = _FILES.split(inspect.cleandoc(module.__doc__ or ""))[0].strip()
     return "\n\n".join(textwrap.indent(part, "    ") if _is_code(part) else part for part in text.split("\n\n"))
 
 
@@ -298,6 +303,11 @@ def _cell(text: str | None) -> str:
 
 def _code(text: str) -> str:
     return f"`{text}`".replace("|", "\\|") if text else ""
+
+
+def _write_value(value: Any) -> str:
+    """Write a constant, or a type without the modules of its parts."""
+    return repr(value) if isinstance(value, str | int) else re.sub(r"\b(?:\w+\.)+(\w+)", r"\1", str(value))
 
 
 # Signatures.
