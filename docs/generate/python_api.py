@@ -48,6 +48,8 @@ PUBLIC = {
 """The names of modules that have no `__all__`."""
 WIDTH = 96
 """Most characters of a line of code, so that a block of it needs no scroll bar."""
+LONGEST_DEFAULT = 40
+"""Most characters of a default that is shown."""
 _OWN = ("clew", "clew_workflows", "clew_activities", "clew_audit", "clew_pytest")
 _FIELDS_OF = re.compile(r"[Ff]ields of `(\w+)`")
 _LINK = re.compile(r"\]\(#")
@@ -307,7 +309,11 @@ def _code(text: str) -> str:
 
 def _write_value(value: Any) -> str:
     """Write a constant, or a type without the modules of its parts."""
-    return repr(value) if isinstance(value, str | int) else re.sub(r"\b(?:\w+\.)+(\w+)", r"\1", str(value))
+    return repr(value) if isinstance(value, str | int) else _drop_modules(str(value))
+
+
+def _drop_modules(text: str) -> str:
+    return re.sub(r"\b(?:\w+\.)+(\w+)", r"\1", text)
 
 
 # Signatures.
@@ -382,16 +388,16 @@ def _write_return(function: Any) -> str:
 def _write_annotation(annotation: Any) -> str:
     if hasattr(annotation, "__forward_arg__"):
         annotation = annotation.__forward_arg__
-    return annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    return annotation if isinstance(annotation, str) else _drop_modules(inspect.formatannotation(annotation))
 
 
 def _write_default(value: Any) -> str:
-    if isinstance(value, str | int | float | bool | tuple | frozenset | None):
+    if isinstance(value, str | int | float | bool | None):
         return repr(value)
     if dataclasses.is_dataclass(value) or isinstance(value, BaseModel):
         return f"{type(value).__name__}()"
     text = repr(value)
-    return "..." if text.startswith("<") or len(text) > 60 else text
+    return "..." if "<" in text or len(text) > LONGEST_DEFAULT else text
 
 
 def _find_options(value: Any) -> Iterator[tuple[str, type]]:
