@@ -82,7 +82,9 @@ class _Reference:
         lines = [f"## {name}\n", _write_text(_describe_module(module)) + "\n"]
         lines += [f"{MODULES[name]}\n"] if MODULES[name] else []
         if name == "clew.errors":
-            return "\n".join([*lines, _make_errors(module)])
+            functions = [one for one in module.__all__ if inspect.isfunction(getattr(module, one))]
+            made = [self._make_function(3, f"{name}.{one}", getattr(module, one)) for one in functions]
+            return "\n".join([*lines, _make_errors(module), *made])
         if name == "clew.contract":
             return "\n".join([*lines, _make_contract(module)])
         again: list[str] = []
