@@ -26,13 +26,13 @@ MODULES = {
     "clew": "",
     "clew.tools": "",
     "clew.content": "",
-    "clew.testing": "It needs the extra `testing`. [Testing](../testing.md) shows how to use it.",
+    "clew.testing": "[Testing](../testing.md) shows how to use it.",
     "clew.schedules": "",
     "clew.workflow": "",
     "clew.hooks": "",
     "clew.context": "",
     "clew.thread": "",
-    "clew.local": "It needs the extra `local`.",
+    "clew.local": "",
     "clew.serve": "It needs the extra `serve`.",
     "clew.ag_ui": "",
     "clew.worker": "",
@@ -48,10 +48,13 @@ PUBLIC = {
 """The names of modules that have no `__all__`."""
 WIDTH = 96
 """Most characters of a line of code, so that a block of it needs no scroll bar."""
+LONGEST_DEFAULT = 40
+"""Most characters of a default that is shown."""
 _OWN = ("clew", "clew_workflows", "clew_activities", "clew_audit", "clew_pytest")
 _FIELDS_OF = re.compile(r"[Ff]ields of `(\w+)`")
 _LINK = re.compile(r"\]\(#")
-_BAR_TABLE = re.compile(r"^\|", re.MULTILINE)
+_FILES = re.compile(r"^(?:\| module \||Raises:)", re.MULTILINE)
+"""Where a docstring turns to its module's files, or to the errors of an import."""
 
 
 @cache
@@ -79,10 +82,13 @@ class _Reference:
         lines = [f"## {name}\n", _write_text(_describe_module(module)) + "\n"]
         lines += [f"{MODULES[name]}\n"] if MODULES[name] else []
         if name == "clew.errors":
-            return "\n".join([*lines, _make_errors(module)])
+            functions = [one for one in module.__all__ if inspect.isfunction(getattr(module, one))]
+            made = [self._make_function(3, f"{name}.{one}", getattr(module, one)) for one in functions]
+            return "\n".join([*lines, _make_errors(module), *made])
         if name == "clew.contract":
             return "\n".join([*lines, _make_contract(module)])
         again: list[str] = []
+        others: list[str] = []
         shared: dict[str, type] = {}
         for public in PUBLIC.get(name) or module.__all__:
             value = getattr(module, public)
@@ -92,12 +98,15 @@ class _Reference:
             if isinstance(value, type) and issubclass(value, ClewError):
                 again.append(f"[{public}](#clewerrors)")
                 continue
-            if not callable(value) or not (inspect.isclass(value) or inspect.isfunction(value)):
+            if not (inspect.isclass(value) or inspect.isfunction(value)):
+                others.append(f"`{public}`: `{_write_value(value)}`")
                 continue
             heading = public if public[0].isupper() else f"{name}.{public}"
             self._homes[id(value)] = slugify(heading)
             lines.append(self._make_entry(heading, value))
             shared |= dict(_find_options(value))
+        if others:
+            lines.append("Values and types of this module:\n\n" + "".join(f"- {text}\n" for text in others))
         if again:
             lines.append(f"Also in `{name}`: {', '.join(sorted(again))}.\n")
         for option in shared.values():
@@ -225,8 +234,8 @@ def _make_contract(module: ModuleType) -> str:
 
 
 def _describe_module(module: ModuleType) -> str:
-    """Take the part of a module's docstring for its users: what stands before a table of its files."""
-    text = _BAR_TABLE.split(inspect.cleandoc(module.__doc__ or ""))[0].strip()
+    """Take the part of a module's docstring for its users."""
+    text = _FILES.split(inspect.cleandoc(module.__doc__ or ""))[0].strip()
     return "\n\n".join(textwrap.indent(part, "    ") if _is_code(part) else part for part in text.split("\n\n"))
 
 
@@ -298,6 +307,15 @@ def _cell(text: str | None) -> str:
 
 def _code(text: str) -> str:
     return f"`{text}`".replace("|", "\\|") if text else ""
+
+
+def _write_value(value: Any) -> str:
+    """Write a constant, or a type without the modules of its parts."""
+    return repr(value) if isinstance(value, str | int) else _drop_modules(str(value))
+
+
+def _drop_modules(text: str) -> str:
+    return re.sub(r"\b(?:\w+\.)+(\w+)", r"\1", text)
 
 
 # Signatures.
@@ -372,16 +390,16 @@ def _write_return(function: Any) -> str:
 def _write_annotation(annotation: Any) -> str:
     if hasattr(annotation, "__forward_arg__"):
         annotation = annotation.__forward_arg__
-    return annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    return annotation if isinstance(annotation, str) else _drop_modules(inspect.formatannotation(annotation))
 
 
 def _write_default(value: Any) -> str:
-    if isinstance(value, str | int | float | bool | tuple | frozenset | None):
+    if isinstance(value, str | int | float | bool | None):
         return repr(value)
     if dataclasses.is_dataclass(value) or isinstance(value, BaseModel):
         return f"{type(value).__name__}()"
     text = repr(value)
-    return "..." if text.startswith("<") or len(text) > 60 else text
+    return "..." if "<" in text or len(text) > LONGEST_DEFAULT else text
 
 
 def _find_options(value: Any) -> Iterator[tuple[str, type]]:

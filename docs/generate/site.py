@@ -47,6 +47,8 @@ BOOST = 0.3
 _LINK = re.compile(
     r"(?P<block>^ *```.*?^ *```$)|\[(?P<text>[^\[\]]*)\]\((?P<target>[^)\s]+)\)", re.DOTALL | re.MULTILINE
 )
+_ROW = re.compile(r"^\|.*$", re.MULTILINE)
+_CODE = re.compile(r"`[^`\n]+`")
 _FENCE = re.compile(r"^ *```.*?^ *```$", re.DOTALL | re.MULTILINE)
 _SENTENCE = re.compile(r".*?\.(?= |$)")
 _LINK_TEXT = re.compile(r"\[([^\[\]]*)\]\([^)\s]+\)")
@@ -120,7 +122,12 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
     fitted = _LINK.sub(fit, markdown)
     _markdown[page.file.src_uri] = fitted
-    return fitted
+    return show_bars(fitted)
+
+
+def show_bars(markdown: str) -> str:
+    """Write bars in the code of a table without a backslash, which the site would show and GitHub needs."""
+    return _ROW.sub(lambda row: _CODE.sub(lambda code: code[0].replace("\\|", "|"), row[0]), markdown)
 
 
 def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> Navigation:

@@ -12,7 +12,7 @@ import pytest
 
 from docs.generate import DOCS
 from docs.generate.python_api import slugify
-from docs.generate.site import ROOT, make_llms_text, make_versions_page, read_version
+from docs.generate.site import ROOT, make_llms_text, make_versions_page, read_version, show_bars
 
 SECONDS = 300
 
@@ -101,3 +101,8 @@ def test_the_newest_version_stands_first() -> None:
     """A release before its candidates, and 0.10 before 0.9."""
     page = make_versions_page(["0.9.0", "0.10.0", "0.10.0rc1", "0.2.11"])
     assert re.findall(r"<a href=\"(.*?)/index.html\">", page) == ["0.10.0", "0.10.0rc1", "0.9.0", "0.2.11"]
+
+
+def test_bars_in_the_code_of_a_table_are_shown_as_they_are() -> None:
+    """GitHub needs a backslash before them, and the site would show it."""
+    assert show_bars("| `a\\|b` | c\\|d |\n\n`e\\|f`\n") == "| `a|b` | c\\|d |\n\n`e\\|f`\n"
