@@ -157,10 +157,11 @@ def list_demo_lines(output: str) -> Iterator[tuple[str, str]]:
     """List the lines of the demo's third part as pairs: the word at its beginning, if any, and a line of text."""
     part = output.partition("3  the worker is killed")[2].partition("what the session holds")[0]
     for line in filter(str.strip, part.splitlines()[1:]):
-        label, text = line[:LABEL].strip(), line[LABEL:]
-        text, seconds, _ = re.split(r"(?<= )(\(\d+\.\d s.*\))$", text) if text.endswith(")") else (text, "", "")
-        wrapped = textwrap.wrap(text, COLUMNS - LABEL)
-        yield from zip([label, *[""] * len(wrapped)], [*wrapped, seconds] if seconds else wrapped, strict=False)
+        seconds = re.search(r" (\(\d+\.\d s.*\))$", line)
+        wrapped = textwrap.wrap(line[LABEL : seconds.start() if seconds else None], COLUMNS - LABEL)
+        if seconds:
+            wrapped.append(seconds[1])
+        yield from zip([line[:LABEL].strip(), *[""] * (len(wrapped) - 1)], wrapped, strict=True)
 
 
 def draw_demo_lines(output: str) -> str:
