@@ -68,7 +68,7 @@ async def test_messages_are_sent_followed_and_read(
 ) -> None:
     """Texts, typed answers and files; then the contexts and the thread, with a server and without one."""
     names = await open_session(running)
-    await run_block(find_block(PAGE, 'request_id="msg-93")'), names)
+    await run_block(find_block(PAGE, "And the invoice?"), names)
     await run_block(find_block(PAGE, "event.text"), names)
     assert capsys.readouterr().out.split("\n")[-1] == "It is on its way."
     assert len(await names["session"].entries(request_id="msg-93")) >= 3
