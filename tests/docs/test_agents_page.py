@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import uuid
 from types import ModuleType
 from typing import Any
 
@@ -47,7 +48,8 @@ async def test_the_first_agent_serves_the_session_that_the_page_opens(monkeypatc
     script = [Reply(tool_calls=[ToolCall("lookup_order", {"order_id": 7})]), "It is shipped."]
     async with stack(agents=[support], scripts={"support": script}) as running:
         clew: Clew = running.clew
-        session = (await run_block(find_block(PAGE, "metadata="), {"clew": clew}))["session"]
+        opening = find_block(PAGE, "metadata=").replace("support-4711", f"page-{uuid.uuid4().hex}")
+        session = (await run_block(opening, {"clew": clew}))["session"]
         request = await session.message("Where is order 7?")
         await running.wait_for_approval(session)
         await run_block(find_block(PAGE, "list_waiting_calls"), {"clew": clew, "session": session})

@@ -83,7 +83,7 @@ def run_channel() -> Iterator[Channel]:
             self.end_headers()
             self.wfile.write(b"ok")
 
-        def log_message(self, *_: Any) -> None:
+        def log_message(self, *_: Any, **__: Any) -> None:
             pass
 
     with ThreadingHTTPServer((LOOPBACK, 0), Handler) as server:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import uuid
-from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -52,12 +52,13 @@ async def test_the_hooks_refuse_what_the_page_says(stack: Stack, monkeypatch: py
         session = await client.open(f"hooks-{uuid.uuid4().hex}", model=model, tools=["refund"])
         assert await session.ask("50") == "answer: paid 50"
         assert "refunds over 100 need a colleague" in await session.ask("150")
-        for message, reason in (
+        refused: list[tuple[Any, str]] = [
             ("my card is 4111", "card numbers do not belong in a chat"),
             ("key", "the answer has a key in it"),
             (["look", Image.from_bytes(make_png(60, 60, size=200_000))], "no pictures of passports"),
-        ):
+        ]
+        for message, reason in refused:
             with pytest.raises(RequestFailed, match=reason):
-                await session.ask(message)  # type: ignore[arg-type]
-        small = Image.from_bytes(make_png(20, 20), name=str(Path("small.png")))
+                await session.ask(message)
+        small = Image.from_bytes(make_png(20, 20), name="small.png")
         assert "answer: " in await session.ask(["look", small])

@@ -57,4 +57,4 @@ async def test_the_session_has_the_servers_tools(stack: Stack, tmp_path: Path) -
         code = find_block(PAGE, "clew.open").replace("create_issue", "hang")
         names = {"clew": client}
         session = (await run_block(code.replace("openai:gpt-4o", stack.add_model(script)), names))["session"]
-        assert await session.ask("go") == '{"n": 3}'  # type: ignore[attr-defined]
+        assert await session.ask("go") == '{"n": 3}'
