@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import uuid
 from pathlib import Path
@@ -43,11 +42,9 @@ def test_the_page_about_stuck_sessions_has_every_status() -> None:
 async def test_the_queues_page_opens_sessions(stack: Stack) -> None:
     """With a tenant and with a priority."""
     (block,) = list_blocks("queues.md")
-    opened: list[dict[str, Any]] = []
 
     class Recorded:
         async def open(self, session_id: str, **options: Any) -> Any:
-            opened.append(options)
             options.pop("agent")
             return await stack.clew.open(f"{session_id}-{uuid.uuid4().hex}", model=stack.add_model("fine"), **options)
 
@@ -72,7 +69,7 @@ def call_add(body: dict[str, Any]) -> Reply:
 async def test_a_user_is_deleted_by_the_code_of_the_page(stack: Stack) -> None:
     """All the user's sessions, also those that hibernate; others stay; it can be repeated."""
     (block,) = list_blocks("data.md")
-    names: dict[str, Any] = {"Clew": Clew, "NotFound": NotFound, "contextlib": contextlib}
+    names: dict[str, Any] = {}
     exec(compile(block, "data.md", "exec", dont_inherit=True), names)
     user = f"user-{uuid.uuid4().hex[:8]}"
     asleep, awake = [await stack.open(call_add, tools=["add"], metadata={"user": user}) for _ in range(2)]
