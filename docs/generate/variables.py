@@ -166,6 +166,11 @@ MODELS = (
     ),
     ("`CLEW_PROVIDERS`", "Modules with [other providers](../extending.md), separated by commas."),
     (
+        "`CLEW_PROVIDER_<NAME>_HEADERS`, `CLEW_PROVIDER_OPENAI_HEADERS`, `CLEW_PROVIDER_ANTHROPIC_HEADERS`, "
+        "`CLEW_PROVIDER_GOOGLE_HEADERS`",
+        "A JSON object of [headers](../models.md#send-a-custom-header) that are sent with each request.",
+    ),
+    (
         "`CLEW_MODELS`, `CLEW_PRICES`",
         "JSON files with the sizes and the prices of [models](../models.md) of your own.",
     ),
