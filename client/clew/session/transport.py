@@ -77,7 +77,7 @@ DONE_BEFORE = frozenset(
 )
 """The refusals of a command that the session may have carried out before."""
 ROLLOVER_SECONDS = 0.02
-"""Seconds until an update is sent again that arrived during a rollover."""
+"""Seconds until an update is sent again for the first time that arrived during a rollover."""
 ANSWER_SECONDS = 15.0
 """Seconds for which the call that sends an update waits for its answer, too."""
 ACCEPT_SECONDS = 60
@@ -170,7 +170,10 @@ def make_interrupted(session_id: str) -> Interrupted:
 
 
 def is_rollover(error: RPCError) -> bool:
-    """Whether an update failed because the session's workflow run has ended, or ends: the session may roll over."""
+    """Whether an update failed because the session's workflow run has ended, or ends: the session may roll over.
+
+    Or the server refuses updates of the session because its workflow tasks fail.
+    """
     ends = ("already completed", "aborted by closing workflow")
     return error.status == RPCStatusCode.FAILED_PRECONDITION or any(end in error.message for end in ends)
 
@@ -272,6 +275,8 @@ async def send_update(
     """
     handle, slots = client.get_workflow_handle(session_id), find_slots(client, session_id)
     pauses = Pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, is_random=True)
+    # Longer ones, too: the server refuses updates in the same words while the tasks of the workflow fail.
+    rollover_pauses = Pauses(ROLLOVER_SECONDS, LONGEST_PAUSE_SECONDS, is_random=True)
     start = partial(handle.start_update, name, dump_input(argument), id=update_id, result_type=dict)
     try:
         async with translate_errors(session_id, ACCEPT_SECONDS):
@@ -290,7 +295,7 @@ async def send_update(
                     running = WorkflowExecutionStatus.RUNNING
                     if not is_rollover(error) or (await handle.describe()).status != running:
                         raise
-                await asyncio.sleep(ROLLOVER_SECONDS)
+                await rollover_pauses.wait()
     except WorkerUnavailable as error:
         if not pauses.seconds:
             raise

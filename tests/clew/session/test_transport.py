@@ -89,6 +89,25 @@ async def test_an_update_that_the_server_has_no_room_for_is_sent_again(
     assert "in-flight" not in str(failed.value)
 
 
+async def test_an_update_to_a_workflow_whose_tasks_fail_is_sent_again_more_and_more_rarely(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server refuses it at once, for minutes: many callers that send it again at once take the workers' time."""
+    session = await stack.open()
+    sent: list[str] = []
+
+    async def refuse(_self: WorkflowHandle[Any, Any], *_args: Any, **options: Any) -> Any:
+        sent.append(options["id"])
+        problem = "Unable to perform workflow execution update due to Workflow Task in failed state."
+        raise RPCError(problem, RPCStatusCode.FAILED_PRECONDITION, b"")
+
+    monkeypatch.setattr(WorkflowHandle, "start_update", refuse)
+    monkeypatch.setattr("clew.session.transport.ACCEPT_SECONDS", 2.0)
+    with pytest.raises(WorkerUnavailable, match="no worker accepted"):
+        await session.configure(metadata={"n": "1"})
+    assert 2 <= len(sent) <= 12
+
+
 @tool
 def look_up(key: str) -> str:
     """Look a key up."""
