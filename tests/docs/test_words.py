@@ -9,8 +9,8 @@ from docs.generate.words import count_pages, count_words, write_table
 
 def test_what_is_made_from_the_code_is_not_counted() -> None:
     """Blocks between the marks that the generators fill."""
-    page = "# Two words\n\n<!-- begin a -->\n| a |\n<!-- end -->\n\nand <!-- table: x -->1 2 3<!-- end --> more\n"
-    assert count_words(page) == len(["#", "Two", "words", "and", "more"])
+    page = "# Two words\n\n<!-- begin a -->\n| a |\n<!-- end -->\n\nand <!-- table: x -->1 2 3<!-- end --> more | <!-- a note -->\n"
+    assert count_words(page) == len(["Two", "words", "and", "more"])
 
 
 def test_pages_of_the_reference_and_reports_are_not_counted(tmp_path: Path) -> None:
