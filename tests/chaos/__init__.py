@@ -59,4 +59,4 @@ What the promises need of the store:
 - An object that the store lost after it had shown it can only be detected: reads fail with `archive_damaged`.
 - An old object where a newer one was written costs retries. A session that is opened again needs its newest head at
   once; without a head it would begin again. S3, Google Cloud Storage and Azure always show the newest object. So
-  the run serves old objects, but not old heads of other executions, and no old ranges of a tool result. """
+  the run serves old objects, but not old heads of other executions, and no old ranges of a tool result."""

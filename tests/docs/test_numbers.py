@@ -5,36 +5,18 @@ from __future__ import annotations
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from clew.contract.limits import MAX_SUBAGENT_DEPTH, MAX_TOOL_RESULT_BYTES, MAX_TOOLS, MAX_TOOLS_BYTES
-from clew.contract import ContextPolicy
-from clew.cli.reach import WORKER_SECONDS
-from clew.contract import SessionConfig
-from clew.contract.limits import MAX_TOOL_RESULT_BYTES
-from clew.serve.access import RELOAD_SECONDS
-from clew.serve.application import AWAY_SECONDS
-from clew.serve.gate import REVOKE_SECONDS
-from clew.testing.stack import PATIENCE_SECONDS
-from clew.tools.definition import DEFAULT_TIMEOUT_SECONDS, EXTERNAL_TIMEOUT_SECONDS
-from clew_activities.heartbeats import LONG_SHOWN_SECONDS, SHOWN_SECONDS
-from clew_activities.model import call_model
-from clew_activities.providers.redaction import SHORTEST
-from clew_activities.tools.os_threads import DEFAULT
-from clew_activities.tools.stored_results import MAX_STORED_BYTES
-from clew_activities.providers.reply import MAX_MEDIA
-from clew_activities.worker.assembly import WORKFLOW_TASKS
-from clew_workflows.contract.limits import MAX_CHUNK_BYTES, UPLOAD_SECONDS
-from clew_workflows.host.execution import HEARTBEAT_TIMEOUT
-from clew_workflows.host.retries import ATTEMPTS_BEFORE_FALLBACK, HOOK_RETRIES, TIME_BEFORE_FALLBACK
-from clew_workflows.protocol import HOOK_SECONDS
-from clew_workflows.session.runs import MAX_CORRECTIONS
-from clew_workflows.session.state import MAX_KNOWN_COMMANDS
 from clew.cli.history_import import MAX_FILE_BYTES
+from clew.cli.reach import WORKER_SECONDS
 from clew.cli.serve import DRAIN_SECONDS
+from clew.contract import ContextPolicy, SessionConfig
 from clew.contract.limits import (
     MAX_KEYWORD_CHARACTERS,
     MAX_MESSAGE_BYTES,
     MAX_NAMED_CALLS,
+    MAX_SUBAGENT_DEPTH,
     MAX_TOOL_RESULT_BYTES,
+    MAX_TOOLS,
+    MAX_TOOLS_BYTES,
     MAX_WEBHOOKS,
 )
 from clew.report.making import MAX_ENTRIES as REPORT_ENTRIES
@@ -47,25 +29,41 @@ from clew.serve.service_settings import MAX_MCP_SESSIONS
 from clew.serve.sessions import MAX_WAIT_SECONDS
 from clew.serve.streams import HEARTBEAT_SECONDS
 from clew.serve.worker_watch import ACCEPT_SECONDS
-from clew.tools.definition import EXTERNAL_TIMEOUT_SECONDS
+from clew.testing.stack import PATIENCE_SECONDS
+from clew.tools.definition import DEFAULT_TIMEOUT_SECONDS, EXTERNAL_TIMEOUT_SECONDS
 from clew_activities.archive.blob_store import MAX_CACHED_BYTES
-from clew_activities.heartbeats import BEATS_PER_SECOND, CHECK_SECONDS, MAX_CHECK_SECONDS
+from clew_activities.heartbeats import (
+    BEATS_PER_SECOND,
+    CHECK_SECONDS,
+    LONG_SHOWN_SECONDS,
+    MAX_CHECK_SECONDS,
+    SHOWN_SECONDS,
+)
+from clew_activities.model import call_model
 from clew_activities.model.load_media import MAX_SENDING_BYTES
 from clew_activities.providers.redaction import SHORTEST
+from clew_activities.providers.reply import MAX_MEDIA
+from clew_activities.tools.os_threads import DEFAULT
+from clew_activities.tools.stored_results import MAX_STORED_BYTES
 from clew_activities.webhook_sending import ATTEMPT_SECONDS, MAX_SECRET_BYTES, MAX_WAIT, MIN_SECRET_BYTES
-from clew_activities.worker.assembly import WORKFLOW_TASKS
-from clew_workflows.host.execution import HEARTBEAT_TIMEOUT, TimeLimits
-from clew_workflows.host.services import DELIVERY_TIME, DeliverWebhook
 from clew_activities.worker.assembly import STUCK_SECONDS, WORKFLOW_TASKS
 from clew_activities.worker.environment import GRACE, Capacity
 from clew_activities.worker.process import END_SECONDS
 from clew_audit.codec_server import COOKIE_SECONDS
-from clew_workflows.host.execution import HEARTBEAT_TIMEOUT, WORKERS_PER_TOOL_CALL
-from clew_workflows.host.retries import PATIENT, TIME_FOR_FIRST_CONTACT
+from clew_workflows.contract.limits import MAX_CHUNK_BYTES, UPLOAD_SECONDS
+from clew_workflows.host.execution import HEARTBEAT_TIMEOUT, WORKERS_PER_TOOL_CALL, TimeLimits
+from clew_workflows.host.retries import (
+    ATTEMPTS_BEFORE_FALLBACK,
+    HOOK_RETRIES,
+    PATIENT,
+    TIME_BEFORE_FALLBACK,
+    TIME_FOR_FIRST_CONTACT,
+)
 from clew_workflows.host.runtime import FULL
-from clew_workflows.host.services import CHANGE_TIMEOUT
-from clew_workflows.protocol import RolloverThresholds
-from clew_workflows.session.state import MAX_SEALS
+from clew_workflows.host.services import CHANGE_TIMEOUT, DELIVERY_TIME, DeliverWebhook
+from clew_workflows.protocol import HOOK_SECONDS, RolloverThresholds
+from clew_workflows.session.runs import MAX_CORRECTIONS
+from clew_workflows.session.state import MAX_KNOWN_COMMANDS, MAX_SEALS
 from deploy.local_cluster import COMPOSE
 from deploy.servers.programs import read_go_version
 from docs.generate import DOCS

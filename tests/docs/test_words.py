@@ -9,7 +9,10 @@ from docs.generate.words import count_pages, count_words, write_table
 
 def test_what_is_made_from_the_code_is_not_counted() -> None:
     """Blocks between the marks that the generators fill."""
-    page = "# Two words\n\n<!-- begin a -->\n| a |\n<!-- end -->\n\nand <!-- table: x -->1 2 3<!-- end --> more | <!-- a note -->\n"
+    page = (
+        "# Two words\n\n<!-- begin a -->\n| a |\n<!-- end -->\n\n"
+        "and <!-- table: x -->1 2 3<!-- end --> more | <!-- a note -->\n"
+    )
     assert count_words(page) == len(["Two", "words", "and", "more"])
 
 
