@@ -1,6 +1,6 @@
 """What Clew costs, as ratios against something that runs beside it.
 
-With `--write` a bench keeps its results in `bench/results/`, and `make pages` makes docs/reference/benches.md of them.
+With `--write` a bench keeps its results in `bench/results/`; `make pages` makes docs/reference/benches.md of them.
 """
 
 from __future__ import annotations
