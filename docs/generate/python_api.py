@@ -284,7 +284,8 @@ def _write_text(text: str) -> str:
         while block and not block[-1]:
             block.pop()
         if block:
-            lines.extend(["```python", *block, "```", ""])
+            # A docstring in an example has the quotes that its own docstring leaves it.
+            lines.extend(["```python", *(line.replace("'''", '"""') for line in block), "```", ""])
             block.clear()
 
     for line in text.splitlines():

@@ -45,7 +45,7 @@ async def test_the_first_agent_serves_the_session_that_the_page_opens(monkeypatc
     assert list(support.require_approval) == ["mcp:tracker/create_issue"]
     code = code.replace(', "mcp:tracker/create_issue"', "").replace('"mcp:tracker/create_issue"', "lookup_order.name")
     support = (await run_block(code, {}))["support"]
-    script = [Reply(tool_calls=[ToolCall("lookup_order", {"order_id": 7})]), "It is shipped."]
+    script: list[Reply | str] = [Reply(tool_calls=[ToolCall("lookup_order", {"order_id": 7})]), "It is shipped."]
     async with stack(agents=[support], scripts={"support": script}) as running:
         clew: Clew = running.clew
         opening = find_block(PAGE, "metadata=").replace("support-4711", f"page-{uuid.uuid4().hex}")
@@ -64,7 +64,7 @@ async def test_a_fallback_answers_and_a_subagent_works() -> None:
     names = {"Agent": Agent, "search": search, "lookup_order": lookup_order}
     agents = await run_block(find_block(PAGE, "as_tool"), names)
     scripts: dict[str, Any] = {
-        "support": lambda _request: Reply.error(529, "overloaded"),
+        "support": lambda _request: Reply.error(503, "overloaded"),
         "openai:gpt-4o": "from the fallback",
     }
     async with stack(agents=[fallen["support"]], scripts=scripts) as running:

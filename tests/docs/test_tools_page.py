@@ -93,7 +93,7 @@ async def test_a_chart_is_drawn_and_a_scene_has_a_queue_of_its_own() -> None:
     render = (await run_block(find_block("tools.md", "def render"), {"tool": tool}))["render"]
     assert (render.task_queue, render.timeout_seconds) == ("gpu", 600)
     async with make_stack(tools=[chart]) as running:
-        script = [Reply(tool_calls=[ToolCall("draw_chart", {"quarter": "Q1"})]), "Here it is."]
+        script: list[Reply | str] = [Reply(tool_calls=[ToolCall("draw_chart", {"quarter": "Q1"})]), "Here it is."]
         session = await running.open(script, tools=["draw_chart"])
         assert await session.ask("draw") == "Here it is."
         drawn = (await running.read(session)).expect_call("draw_chart")
@@ -107,7 +107,7 @@ async def test_a_result_comes_from_outside_once() -> None:
     routes: dict[str, Any] = {}
     app = SimpleNamespace(post=lambda path: lambda function: routes.setdefault(path, function))
     travel = Agent("travel", model="openai:gpt-4o")
-    script = [Reply(tool_calls=[ToolCall("order", {"item": "tea"})]), "Ordered."]
+    script: list[Reply | str] = [Reply(tool_calls=[ToolCall("order", {"item": "tea"})]), "Ordered."]
     async with make_stack(tools=[order], agents=[travel], scripts={"travel": "fine"}) as running:
         names: dict[str, Any] = {
             "app": app, "clew": running.clew, "Any": Any, "AlreadyAnswered": AlreadyAnswered, "CallEnded": CallEnded

@@ -168,7 +168,8 @@ class Clew(SessionLists):
             ServerUnreachable: No server answers at the address within 10 seconds.
 
         Example:
-            clew = await Clew.connect("acme.a1b2c.tmprl.cloud:7233", namespace="acme.a1b2c", api_key=key, tls=True)
+            address, namespace = "acme.a1b2c.tmprl.cloud:7233", "acme.a1b2c"
+            clew = await Clew.connect(address, namespace=namespace, api_key=key, tls=True)
         """
         try:
             config: dict[str, Any] = {"target_host": "localhost:7233", **ClientConfig.load_client_connect_config()}

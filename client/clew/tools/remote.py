@@ -48,9 +48,8 @@ def external_tool(
         TypeError: The name, the parameters or the timeout are out of bounds.
 
     Example:
-        order = external_tool(
-            "order", "Order an item.", {"type": "object", "properties": {"item": {"type": "string"}}}
-        )
+        parameters = {"type": "object", "properties": {"item": {"type": "string"}}}
+        order = external_tool("order", "Order an item.", parameters)
     """
     return ExternalTool(make_spec(name, description, parameters), **settings)
 
