@@ -77,11 +77,11 @@ def read_version() -> str:
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Show the version on each page, and link to the other ones where the site has a folder for each."""
     version, folder = read_version(), Path(config.site_dir)
-    config.site_name = f"Clew {version}"
-    config.copyright = f"Clew {version}"
+    config.site_name = note = f"Clew {version}"
     if folder.name == PLACE:
         config.site_dir = str(folder.parent / version)
-        config.copyright += f' · <a href="{VERSIONS}">All versions</a>'
+        note += f' · <a href="{VERSIONS}">All versions</a>'
+    config.copyright = note
     return config
 
 
