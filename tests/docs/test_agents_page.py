@@ -55,7 +55,7 @@ async def test_the_first_agent_serves_the_session_that_the_page_opens(monkeypatc
         await run_block(find_block(PAGE, "list_waiting_calls"), {"clew": clew, "session": session})
         assert await request.answer() == "It is shipped."
         status = await session.status()
-        assert (status.config["limits"]["max_cost_usd"], status.config["metadata"]) == (1.0, {"customer": "4711"})
+        assert (status.config["limits"]["max_cost_usd"], status.config["metadata"]) == (1.0, {"user": "4711"})
 
 
 async def test_a_fallback_answers_and_a_subagent_works() -> None:

@@ -227,7 +227,7 @@ def test_common_words_stand_in_the_text() -> None:
     for words, begins in (
         (messages.COMMON_UPDATE_REFUSALS, "Every update may also be refused with"),
         (messages.COMMON_QUERY_REFUSALS, "Every query but `status` may also be refused with"),
-        (messages.COMMON_WORKFLOW_REFUSALS, "Each may also fail with"),
+        (messages.COMMON_WORKFLOW_REFUSALS, "Each of these workflows may also fail with"),
     ):
         sentence = re.split(r"[.;]\s", PAGE.split(begins, 1)[1], maxsplit=1)[0]
         assert set(re.findall(r"`(\w+)`", sentence)) == set(words)
