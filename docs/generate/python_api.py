@@ -27,6 +27,7 @@ MODULES = {
     "clew.tools": "",
     "clew.content": "",
     "clew.testing": "[Testing](../testing.md) shows how to use it.",
+    "clew.session.events": "The events that `Session.follow` and `Request.events` yield.",
     "clew.schedules": "",
     "clew.workflow": "",
     "clew.hooks": "",
@@ -42,10 +43,14 @@ MODULES = {
 """The modules that users import, with a sentence for each."""
 PUBLIC = {
     "clew.content": ("Audio", "File", "Image"),
+    "clew.session.events": (
+        *("EntryCommitted", "TextAdded", "ThinkingAdded", "ToolStarted", "ToolProgressed", "ToolFinished"),
+        *("ApprovalRequired", "ResultRequired", "SubagentWaiting", "Retrying", "Restarted", "StatusChanged"),
+    ),
     "clew.schedules": ("Schedules", "ScheduleDetails", "ScheduleSummary", "ScheduledRun"),
     "clew.workflow": ("ask", "fork", "message", "open", "steer"),
 }
-"""The names of modules that have no `__all__`."""
+"""The names of modules that have no `__all__`, or have names for Clew itself beside them."""
 WIDTH = 96
 """Most characters of a line of code, so that a block of it needs no scroll bar."""
 LONGEST_DEFAULT = 40
