@@ -72,6 +72,8 @@ async def test_messages_are_sent_followed_and_read(
     await run_block(find_block(PAGE, "event.text"), names)
     assert capsys.readouterr().out.split("\n")[-1] == "It is on its way."
     assert len(await names["session"].entries(request_id="msg-93")) >= 3
+    await run_block(find_block(PAGE, "at_seq=message.seq"), names)
+    assert not await names["branch"].entries(request_id="msg-93")
 
     typed = find_block(PAGE, "class City")
     await run_block(typed, names | {"BaseModel": BaseModel, "Literal": Literal, "__name__": __name__})

@@ -181,7 +181,7 @@ def _separate(number: int) -> str:
         ("webhooks.md", f"at most {MAX_NAMED_CALLS}."),
         ("webhooks.md", {8: "A configuration has at most eight webhooks."}[MAX_WEBHOOKS]),
         ("sessions.md", f"cut to {MAX_KEYWORD_CHARACTERS} characters"),
-        ("sessions.md", f"after {_LISTS_SECONDS} of a run"),
+        ("sessions.md", f"has lasted {_LISTS_SECONDS}"),
         ("command-line.md", f"A file has at most {MAX_FILE_BYTES // 2**20} MiB"),
         ("command-line.md", f"its messages {MAX_MESSAGE_BYTES // 1024} KiB"),
         ("looking.md", f"the newest {REPORT_ENTRIES:,} entries".replace(",", " ")),
