@@ -62,6 +62,7 @@ check: $(READY) ## run ruff, mypy and pyright, and check the pages: what is gene
 	$(BIN)/mypy
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/python -m docs.generate --check
+	$(BIN)/python -m docs.generate.words --quiet
 	$(BUILD_SITE)
 
 deploy-tools: $(VENV)/deploy/.ready ## install the linters of deploy/ and Helm (needs Go), without which tests are skipped
@@ -126,12 +127,12 @@ $(VENV)/peers/%/.ready: constraints/peers/%.txt $(READY)
 		-r constraints/peers/$*.txt
 	@touch $@
 
-pages: $(READY) ## generate docs/schemas and the tables of models.md and serve.md
+pages: $(READY) ## generate docs/reference and docs/schemas from the code
 	$(BIN)/python -m docs.generate
 
-docs: $(READY) ## build the pages as a site in site/, to be read without a network
+docs: $(READY) ## build the pages as a site in site/VERSION, to be read without a network and a server
 	$(BUILD_SITE)
-	@echo 'read it with: $(BIN)/python -m http.server --bind 127.0.0.1 --directory site 8000'
+	@echo 'read it: site/index.html'
 
 record: $(READY) ## record tests/released/next.tar.xz anew, after a change of workflow code or of a stored format
 	$(BIN)/python -m tests.support.scenarios

@@ -1,4 +1,7 @@
-"""What Clew costs, as ratios against something that runs beside it."""
+"""What Clew costs, as ratios against something that runs beside it.
+
+With `--write` a bench keeps its results in `bench/results/`; `make pages` makes docs/reference/benches.md of them.
+"""
 
 from __future__ import annotations
 

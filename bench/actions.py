@@ -39,6 +39,7 @@ from bench.peers.rows import FLOOR, ROWS
 from bench.peers.script import read_text
 from bench.peers.service import Size
 from bench.peers.temporal import measure_runs
+from bench.recording import add_write_option, record
 from clew import Clew
 from clew.local import Reply, TemporalServer, ToolCall, scripted_model, temporal_server, worker_process
 
@@ -207,16 +208,18 @@ def main() -> None:
     parser.add_argument("rows", nargs="*", choices=[*CLEW_ROWS, *ROWS, []], help="default: all that can run here")
     parser.add_argument("--seconds", nargs="+", type=float, default=SECONDS, help="seconds of the model calls")
     parser.add_argument("--session", action="store_true", help="measure whole sessions of Clew instead of turns")
+    add_write_option(parser)
     chosen = parser.parse_args()
-    console = Console(width=118)
-    for pause in (PAUSE_SECONDS, 0.0) if chosen.session else ():
-        counts, size = asyncio.run(measure_session(SESSION_TURNS, pause))
-        title = f"a session of {SESSION_TURNS} turns, {pause:g} s apart: {size.events} events, {size.bytes:,} bytes"
-        show(title, {"all": counts}, console)
-    if chosen.session:
-        return
-    for row in chosen.rows or list_rows():
-        show(row, asyncio.run(measure_row(row, chosen.seconds)), console)
+    name = "actions-session" if chosen.session else "actions"
+    with record(name, chosen.write, width=118) as console:
+        for pause in (PAUSE_SECONDS, 0.0) if chosen.session else ():
+            counts, size = asyncio.run(measure_session(SESSION_TURNS, pause))
+            title = (
+                f"a session of {SESSION_TURNS} turns, {pause:g} s apart: {size.events} events, {size.bytes:,} bytes"
+            )
+            show(title, {"all": counts}, console)
+        for row in () if chosen.session else chosen.rows or list_rows():
+            show(row, asyncio.run(measure_row(row, chosen.seconds)), console)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.floor import CACHED
-from bench.results import Results, Row
+from bench.load_results import Results, Row
 from bench.systems import Process, Servers, System, Turn, run_clew, run_floor
 
 QUESTION = "A question that a user might ask, in so many words. " * 17

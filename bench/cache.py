@@ -39,6 +39,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from bench.recording import add_write_option, record
 from clew import Clew, ContextPolicy
 from clew.contract import ModelOptions, SessionConfig
 from clew.contract.payloads import AssistantMessage, ConfigPayload, Payload, UserMessage
@@ -357,14 +358,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--frontier", action="store_true", help="measure low-water marks instead of two sessions")
     parser.add_argument("--windows", type=int, nargs="+", choices=tuple(WINDOWS), default=tuple(WINDOWS),
                         help="of the frontier, in turns (%(default)s)")  # fmt: skip
+    add_write_option(parser)
     options = parser.parse_args(arguments)
     begun = time.monotonic()
     try:
-        if options.frontier:
-            show_frontier(asyncio.run(measure_frontier(options.windows)), Console())
-        else:
-            talks = asyncio.run(compare_sessions(options.turns, options.budget, options.low_water))
-            show_talks(options.turns, options.budget, options.low_water, talks, Console())
+        with record("cache-frontier" if options.frontier else "cache", options.write) as console:
+            if options.frontier:
+                show_frontier(asyncio.run(measure_frontier(options.windows)), console)
+            else:
+                talks = asyncio.run(compare_sessions(options.turns, options.budget, options.low_water))
+                show_talks(options.turns, options.budget, options.low_water, talks, console)
     except KeyboardInterrupt:
         return 130
     print(f"This took {time.monotonic() - begun:.0f} s.")

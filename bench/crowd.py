@@ -12,6 +12,7 @@ minutes.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import time
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from rich.table import Table
 from temporalio.client import Client
 
 from bench.endless import compute_p95
+from bench.recording import add_write_option, record
 from clew import Clew, Session
 from clew.local import Reply, scripted_model, temporal_server
 from clew_activities.archive import Store
@@ -106,5 +108,13 @@ def show(ours: Seconds, theirs: Seconds, console: Console) -> None:
     console.print(table)
 
 
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m bench.crowd", description=(__doc__ or "").partition("\n")[0])
+    add_write_option(parser)
+    with record("crowd", parser.parse_args().write) as console:
+        show(*asyncio.run(measure()), console)
+
+
 if __name__ == "__main__":
-    show(*asyncio.run(measure()), Console())
+    main()

@@ -8,6 +8,7 @@ work on the machine meets both. What counts are the ratios. Linux alone: it read
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import base64
 import os
@@ -23,6 +24,7 @@ from rich.table import Table
 
 from bench.history import Cost
 from bench.peers.conversation import ANSWER, QUESTION
+from bench.recording import add_write_option, record
 from bench.systems import Process
 from clew import Clew, Session
 from clew.local import Reply, scripted_model, temporal_server, worker_process
@@ -97,17 +99,27 @@ async def measure() -> dict[str, list[Round]]:
 
 def main() -> None:
     """Measure and print."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.encryption", description=(__doc__ or "").partition("\n")[0]
+    )
+    add_write_option(parser)
+    options = parser.parse_args()
     if os.environ.pop("CLEW_ENCRYPTION_KEYS", None):
         Console(stderr=True).print("CLEW_ENCRYPTION_KEYS is set: it is ignored")
     table = Table("of a turn", "plain", "encrypted", "times", title=f"{(ROUNDS - 1) * TURNS} turns of 1.8 KB")
-    rounds = asyncio.run(measure())
-    rows = {
-        "bytes of history": [median(each.history.size for each in measured) / TURNS for measured in rounds.values()],
-        "worker's CPU, ms": [median(each.cpu for each in measured) / TURNS * 1000 for measured in rounds.values()],
-    }
-    for name, (plain, encrypted) in rows.items():
-        table.add_row(name, f"{plain:,.1f}", f"{encrypted:,.1f}", f"{encrypted / plain:.2f}")
-    Console().print(table)
+    with record("encryption", options.write) as console:
+        rounds = asyncio.run(measure())
+        rows = {
+            "bytes of history": [
+                median(each.history.size for each in measured) / TURNS for measured in rounds.values()
+            ],
+            "worker's CPU, ms": [
+                median(each.cpu for each in measured) / TURNS * 1000 for measured in rounds.values()
+            ],
+        }
+        for name, (plain, encrypted) in rows.items():
+            table.add_row(name, f"{plain:,.1f}", f"{encrypted:,.1f}", f"{encrypted / plain:.2f}")
+        console.print(table)
 
 
 if __name__ == "__main__":

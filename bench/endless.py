@@ -41,6 +41,7 @@ from bench import users
 from bench.chain import WorkflowRun, list_runs
 from bench.crew import Crew
 from bench.ledger import Ledger, check
+from bench.recording import add_write_option, record
 from bench.users import BASE, User, retry
 from clew import Clew, Session
 from clew.local import scripted_model, temporal_server
@@ -361,9 +362,11 @@ def main(arguments: list[str] | None = None) -> int:
         "--thresholds", choices=tuple(THRESHOLDS), default="low", help="thresholds of rollovers (%(default)s)"
     )
     parser.add_argument("--kill", action="store_true", help="kill workers at random moments")
+    add_write_option(parser)
     options = parser.parse_args(arguments)
-    report = asyncio.run(run_benchmark(options.turns, options.seed, options.thresholds, options.kill))
-    show(report, Console())
+    with record("endless", options.write) as console:
+        report = asyncio.run(run_benchmark(options.turns, options.seed, options.thresholds, options.kill))
+        show(report, console)
     return 1 if report.problems else 0
 
 

@@ -26,6 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.endless import compute_p95
+from bench.recording import add_write_option, record
 from clew import Clew, Session
 from clew.local import Reply, scripted_model, temporal_server, worker_process
 from clew.local.temporal import FAIRNESS
@@ -157,9 +158,10 @@ def show(load: Load, phases: Sequence[Phase], console: Console) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m bench.fairness", description=(__doc__ or "").partition("\n")[0])
-    parser.parse_args(arguments)
-    load = Load()
-    show(load, asyncio.run(measure(load)), Console())
+    add_write_option(parser)
+    options, load = parser.parse_args(arguments), Load()
+    with record("fairness", options.write) as console:
+        show(load, asyncio.run(measure(load)), console)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ python -m bench.history
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 from dataclasses import dataclass
 from datetime import timedelta
@@ -21,6 +22,7 @@ from temporalio.client import WorkflowHandle
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from bench.peers.conversation import ANSWER, QUESTION
+from bench.recording import add_write_option, record
 from clew import Clew, Tool, tool
 from clew.local import Reply, ToolCall, scripted_model, temporal_server
 from clew_activities.archive import Store
@@ -159,7 +161,14 @@ async def measure() -> tuple[Cost, Cost, Cost]:
 
 def main() -> None:
     """Measure and print."""
-    reference, tool_round, value = asyncio.run(measure())
+    parser = argparse.ArgumentParser(prog="python -m bench.history", description=(__doc__ or "").partition("\n")[0])
+    add_write_option(parser)
+    with record("history", parser.parse_args().write) as console:
+        show(*asyncio.run(measure()), console)
+
+
+def show(reference: Cost, tool_round: Cost, value: Cost, console: Console) -> None:
+    """Print the table, and what a tool adds."""
     table = Table(
         "session", "events a turn", "for lists", "KB of history", "times ours", title=f"{TURNS} turns of 1.8 KB"
     )
@@ -172,7 +181,6 @@ def main() -> None:
             f"{cost.size / 1000:,.0f}",
             f"{ratio:.1f}",
         )
-    console = Console()
     console.print(table)
     console.print(
         f"a round of one tool adds {tool_round.events} events, {tool_round.updates} of them for lists, "

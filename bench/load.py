@@ -44,7 +44,6 @@ from statistics import median
 from typing import Any
 from unittest.mock import patch
 
-from rich.console import Console
 from temporalio.client import Client
 
 from bench.beside import QUESTION, QUICK, WARM_TURNS, Bench, Sizes, keep_busy, rotate, take_time
@@ -52,8 +51,9 @@ from bench.chain import list_runs
 from bench.charts import write_charts
 from bench.endless import compute_p95
 from bench.floor import ANSWER, CACHED
+from bench.load_results import Results, show
 from bench.long_thread import copy_and_lengthen
-from bench.results import Results, show
+from bench.recording import add_write_option, record
 from bench.systems import Servers, System, Turn
 from clew import Clew
 from clew.local import Reply, scripted_model, temporal_server
@@ -395,11 +395,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="measure less")
     parser.add_argument("--cluster", action="store_true", help="measure on the local cluster")
     parser.add_argument("--plot", type=Path, default=None, help=f"SVG file to write (of all parts: {PLOT})")
+    add_write_option(parser)
     options = parser.parse_args(arguments)
     begun = time.monotonic()
     sizes = QUICK if options.quick else Sizes()
-    results = asyncio.run(measure(options.parts, sizes, on_cluster=options.cluster))
-    reached = show(results, Console())
+    words = [word for word in ("quick", "cluster") if getattr(options, word)]
+    parts = [] if len(options.parts) == len(PARTS) else options.parts
+    name = "-".join(["load", *words, *parts])
+    with record(name, options.write) as console:
+        results = asyncio.run(measure(options.parts, sizes, on_cluster=options.cluster))
+        reached = show(results, console)
     is_complete = len(options.parts) == len(PARTS) and not (options.quick or options.cluster)
     if results.charts and (path := options.plot or (PLOT if is_complete else None)):
         write_charts(path, results.charts)

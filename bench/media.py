@@ -32,6 +32,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.chain import WorkflowRun, list_runs
+from bench.recording import add_write_option, record
 from clew import Clew, ContextPolicy, Image, Session
 from clew.contract import PUT_BLOB_WORKFLOW
 from clew.local import Reply, scripted_model, temporal_server, worker_process
@@ -298,9 +299,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--images", type=int, default=1000, help="images to send (%(default)s)")
     parser.add_argument("--bytes", type=int, default=500_000, help="bytes of each (%(default)s)")
     parser.add_argument("--each", type=int, default=10, help="images of a turn (%(default)s)")
+    add_write_option(parser)
     options = parser.parse_args(arguments)
-    report = asyncio.run(measure(options.images, options.bytes, options.each))
-    show(report, Console())
+    with record("media", options.write) as console:
+        report = asyncio.run(measure(options.images, options.bytes, options.each))
+        show(report, console)
     return 0 if report.holds else 1
 
 

@@ -19,12 +19,14 @@ import os
 import random
 import signal
 import sys
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
+from rich.table import Table
+
 from bench.chain import list_runs
+from bench.recording import add_write_option, record
 from clew import Clew, Session
 from clew.contract.payloads import InputPayload, MessagePayload
 from clew.errors import Idle
@@ -142,15 +144,16 @@ def main() -> None:
     parser.add_argument("--tries", type=int, default=200)
     parser.add_argument("--at-once", type=int, default=8)
     parser.add_argument("--seed", type=int, default=1)
+    add_write_option(parser)
     args = parser.parse_args()
-    begun = time.monotonic()
-    report = asyncio.run(run_benchmark(args.tries, args.at_once, args.seed))
+    with record("pauses", args.write) as console:
+        report = asyncio.run(run_benchmark(args.tries, args.at_once, args.seed))
+        table = Table("sessions", "workflow runs", "signals", "pauses", "problems")
+        counts = (report.tries, report.runs, report.signals, report.pauses, len(report.problems))
+        table.add_row(*(f"{count:,}" for count in counts))
+        console.print(table)
     for problem in report.problems[:50]:
         print(problem, file=sys.stderr)
-    print(
-        f"{report.tries} sessions in {report.runs} workflow runs, {report.signals} signals, {report.pauses} pauses, "
-        f"{time.monotonic() - begun:.0f} s: {len(report.problems)} problems"
-    )
     sys.exit(1 if report.problems else 0)
 
 

@@ -35,7 +35,11 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
+from rich.console import Console
+from rich.table import Table
+
 from bench.langchain import INSTALL, Counter, LangChain
+from bench.recording import add_write_option, record
 from clew.contract.payloads import (
     AppliedReplace,
     OperationPayload,
@@ -132,7 +136,7 @@ def measure_in_turns(small: Callable[[], object], large: Callable[[], object], r
     return median(first for first, _ in times), median(second for _, second in times)
 
 
-def compare_thread_sizes(small: int, large: int, rounds: int) -> bool:
+def compare_thread_sizes(small: int, large: int, rounds: int, console: Console) -> bool:
     """Print the first table. Returns whether every ratio is under the limit."""
     threads = [make_conversation(small), make_conversation(large)]
     rows: list[tuple[str, list[ProjectionInput]]] = [
@@ -143,23 +147,28 @@ def compare_thread_sizes(small: int, large: int, rounds: int) -> bool:
         ("after a summary", [make_input(insert_summary(thread)) for thread in threads]),
         ("after a replace", [make_input(insert_snapshot(thread)) for thread in threads]),
     ]
-    print(f"{'':24}{small:>12,}{large:>12,}{'ratio':>10}   messages")
+    table = Table("a projection", f"{small:,} entries", f"{large:,} entries", "ratio", "messages")
     worst = 0.0
     for name, (few, many) in rows:
         first, second = measure_in_turns(partial(project, few), partial(project, many), rounds)
         counts = [len(project(inputs).messages) for inputs in (few, many)]
         assert counts[0] == counts[1], "both threads show the same window"
         worst = max(worst, second / first)
-        print(f"{name:24}{first * 1e3:>9.3f} ms{second * 1e3:>9.3f} ms{second / first:>9.2f}x{counts[0]:>11}")
+        table.add_row(name, *_write_pair(first, second), f"{counts[0]}")
     first, second = measure_in_turns(
         partial(read_all_messages, threads[0]), partial(read_all_messages, threads[1]), max(rounds // 40, 3)
     )
-    print(f"{'folding everything':24}{first * 1e3:>9.3f} ms{second * 1e3:>9.3f} ms{second / first:>9.2f}x")
-    print(f"\nThe largest ratio of a projection is {worst:.2f}, and must be under {LIMIT:g}.")
+    table.add_row("reading all messages", *_write_pair(first, second), "")
+    console.print(table)
+    console.print(f"The largest ratio of a projection is {worst:.2f}, and must be under {LIMIT:g}.")
     return worst < LIMIT
 
 
-def follow_session(sizes: Sequence[int], rounds: int) -> bool:
+def _write_pair(first: float, second: float) -> tuple[str, str, str]:
+    return f"{first * 1e3:.3f} ms", f"{second * 1e3:.3f} ms", f"{second / first:.2f}"
+
+
+def follow_session(sizes: Sequence[int], rounds: int, console: Console) -> bool:
     """Print the second table. Returns whether every ratio is under the limit."""
     by, thread = load_encoding(ENCODING), Thread()
     times: dict[str, list[float]] = {window: [] for window in WINDOWS}
@@ -171,10 +180,10 @@ def follow_session(sizes: Sequence[int], rounds: int) -> bool:
                 taken[window].append(measure_seconds(partial(project_next_call, thread, policy, by)))
         for window in WINDOWS:
             times[window].append(median(taken[window]))
-    print(f"\n{'a turn more, and a call':24}" + "".join(f"{size:>12,}" for size in sizes) + f"{'ratio':>10}")
+    table = Table("a turn more, and a call", *(f"{size:,} messages" for size in sizes), "ratio")
     for window, row in times.items():
-        cells = "".join(f"{seconds * 1e3:>9.3f} ms" for seconds in row)
-        print(f"{window:24}{cells}{row[-1] / row[0]:>9.2f}x")
+        table.add_row(window, *(f"{seconds * 1e3:.3f} ms" for seconds in row), f"{row[-1] / row[0]:.2f}")
+    console.print(table)
     return all(row[-1] / row[0] < LIMIT for row in times.values())
 
 
@@ -183,16 +192,22 @@ def project_next_call(thread: Thread, policy: ContextPolicy, by: Encoding) -> Pr
     return project(make_input(extend(thread, 4, by), policy))
 
 
-def compare_with_langchain(other: LangChain, messages: int, rounds: int) -> bool:
+def compare_with_langchain(other: LangChain, messages: int, rounds: int, console: Console) -> bool:
     """Print the third table. Returns whether Clew is as much faster as it must be."""
-    print(f"\nlangchain-core {other.version}, {messages:,} messages")
-    print(f"{'':44}{'clew':>12}{'trim_messages':>15}{'ratio':>9}{'counts remembered':>20}{'ratio':>9}")
+    table = Table(
+        *("", "clew", "trim_messages", "ratio", "counts remembered", "ratio to it"),
+        title=f"langchain-core {other.version}, {messages:,} messages",
+    )
     enough = True
     for name, policy in BUDGETS.items():
         for row, ours, theirs, remembered, floor in _measure_with_langchain(other, messages, policy, rounds):
             enough = enough and theirs / ours >= floor
-            print(f"{f'{policy.budget:,} tokens, {name}: {row}':44}{ours * 1e3:>9.2f} ms{theirs * 1e3:>12.1f} ms"
-                  f"{theirs / ours:>8.0f}x{remembered * 1e3:>17.1f} ms{remembered / ours:>8.1f}x")  # fmt: skip
+            table.add_row(
+                f"{policy.budget:,} tokens, {name}: {row}",
+                *(f"{ours * 1e3:.2f} ms", f"{theirs * 1e3:.1f} ms", f"{theirs / ours:.0f}"),
+                *(f"{remembered * 1e3:.1f} ms", f"{remembered / ours:.1f}"),
+            )
+    console.print(table)
     return enough
 
 
@@ -248,18 +263,19 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--large", type=int, default=LARGE, help="entries of the long thread (%(default)s)")
     parser.add_argument("--messages", type=int, default=MESSAGES, help="beside langchain-core (%(default)s)")
     parser.add_argument("--rounds", type=int, default=200, help="projections of each thread (%(default)s)")
+    add_write_option(parser)
     options = parser.parse_args(arguments)
-
-    fast = [
-        compare_thread_sizes(options.small, options.large, options.rounds),
-        follow_session((options.small, options.messages, options.large), options.rounds),
-    ]
-    try:
-        other = LangChain(load_encoding(ENCODING))
-    except ImportError:
-        print(f"\nlangchain-core is not installed, so the comparison with it is left out. {INSTALL}")
-    else:
-        fast.append(compare_with_langchain(other, options.messages, options.rounds))
+    with record("projection", options.write) as console:
+        fast = [
+            compare_thread_sizes(options.small, options.large, options.rounds, console),
+            follow_session((options.small, options.messages, options.large), options.rounds, console),
+        ]
+        try:
+            other = LangChain(load_encoding(ENCODING))
+        except ImportError:
+            print(f"\nlangchain-core is not installed, so the comparison with it is left out. {INSTALL}")
+        else:
+            fast.append(compare_with_langchain(other, options.messages, options.rounds, console))
     return 0 if all(fast) else 1
 
 

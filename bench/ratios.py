@@ -25,7 +25,7 @@ from rich.table import Table
 
 from bench.beside import Sizes
 from bench.load import measure
-from bench.results import Results
+from bench.load_results import Results
 
 FILE = Path(__file__).parent / "ratios.json"
 RUNS = 3

@@ -13,6 +13,7 @@ lacked words.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import os
@@ -27,8 +28,10 @@ from statistics import median
 
 import httpx
 from httpx_sse import aconnect_sse
+from rich.table import Table
 
 from bench.endless import compute_p95
+from bench.recording import add_write_option, record
 from bench.streaming import WORDS, WORDS_PER_SECOND, serve_model
 from clew.local import temporal_server, worker_process
 from clew.serve.access import compute_hash, make_token
@@ -107,8 +110,8 @@ async def follow(http: httpx.AsyncClient, path: str, measures: Measures) -> None
     measures.failed += words < WORDS
 
 
-async def measure(count: int) -> None:
-    """Measure a number of streams, and print the figures."""
+async def measure(count: int) -> Table:
+    """Measure a number of streams."""
     token = make_token()
     async with (
         temporal_server(ui=False) as server,
@@ -131,12 +134,31 @@ async def measure(count: int) -> None:
                 most = max(most, read_megabytes(pid))
             seconds = time.time() - begun
             used = read_cpu_seconds(pid) - cpu
-    print(f"{count} streams of a reply of {WORDS / WORDS_PER_SECOND:g} s, {seconds:.1f} s until the last outcome")
-    print(f"first word      {median(measures.first) * 1e3:.0f} ms, p95 {compute_p95(measures.first) * 1e3:.0f} ms")
-    print(f"delay of words  {median(measures.delays) * 1e3:.0f} ms, p95 {compute_p95(measures.delays) * 1e3:.0f} ms")
-    print(f"service         {used:.1f} s of processor time, {before:.0f} MB before, {most:.0f} MB with the streams")
-    print(f"failed          {measures.failed}")
+    table = Table("", "value", title=f"{count} streams of a reply of {WORDS / WORDS_PER_SECOND:g} s")
+    for name, value in (
+        ("until the last outcome", f"{seconds:.1f} s"),
+        ("first word, median", f"{median(measures.first) * 1e3:.0f} ms"),
+        ("first word, p95", f"{compute_p95(measures.first) * 1e3:.0f} ms"),
+        ("delay of words, median", f"{median(measures.delays) * 1e3:.0f} ms"),
+        ("delay of words, p95", f"{compute_p95(measures.delays) * 1e3:.0f} ms"),
+        ("service, processor time", f"{used:.1f} s"),
+        ("service, memory before", f"{before:.0f} MB"),
+        ("service, memory with the streams", f"{most:.0f} MB"),
+        ("streams that failed or lacked words", f"{measures.failed}"),
+    ):
+        table.add_row(name, value)
+    return table
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m bench.serve", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("streams", type=int, nargs="?", default=STREAMS, help="streams at once (%(default)s)")
+    add_write_option(parser)
+    options = parser.parse_args()
+    with record("serve", options.write) as console:
+        console.print(asyncio.run(measure(options.streams)))
 
 
 if __name__ == "__main__":
-    asyncio.run(measure(int(sys.argv[1]) if len(sys.argv) > 1 else STREAMS))
+    main()

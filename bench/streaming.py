@@ -16,6 +16,7 @@ after the reply. Then the calls that a viewer of a session at rest makes in a mi
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import time
@@ -35,6 +36,7 @@ from temporalio.contrib.workflow_streams import WorkflowStream, WorkflowStreamCl
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from bench.endless import compute_p95
+from bench.recording import add_write_option, record
 from clew import Clew, Session
 from clew.local import temporal_server
 from clew.session.events import EntryCommitted, TextAdded
@@ -341,5 +343,13 @@ def show(results: dict[str, dict[int, Measures]], rest: Counter[str], console: C
     console.print(f"a session at rest: {rest.total()} calls in {REST_SECONDS} s: {dict(rest)}")
 
 
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m bench.streaming", description=(__doc__ or "").partition("\n")[0])
+    add_write_option(parser)
+    with record("streaming", parser.parse_args().write, width=140) as console:
+        show(*asyncio.run(measure()), console)
+
+
 if __name__ == "__main__":
-    show(*asyncio.run(measure()), Console(width=140))
+    main()

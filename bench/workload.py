@@ -25,6 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.chain import WorkflowRun, list_runs
+from bench.recording import add_write_option, record
 from clew import Clew, ContextPolicy
 from clew.local import Reply, scripted_model, temporal_server, worker_process
 from clew_workflows.contract.tokens import _load_vocabulary, load_encoding
@@ -138,8 +139,10 @@ def show(costs: Sequence[Cost], console: Console) -> bool:
 def main(arguments: list[str] | None = None) -> int:
     """Measure and print; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m bench.workload", description=(__doc__ or "").partition("\n")[0])
-    parser.parse_args(arguments)
-    return 0 if show(asyncio.run(measure(WORKLOADS)), Console()) else 1
+    add_write_option(parser)
+    options = parser.parse_args(arguments)
+    with record("workload", options.write) as console:
+        return 0 if show(asyncio.run(measure(WORKLOADS)), console) else 1
 
 
 if __name__ == "__main__":

@@ -1,15 +1,23 @@
-"""Make the screenshots of `docs/content.md`: the web example, a report and the Temporal UI, with images in each.
+"""Make the pictures of README.md and of `docs/content.md`.
 
 python -m docs.pictures [NAME]…    write docs/images/
 
-It needs Chromium (`apt-get install chromium`).
+`demo` is what `make demo` prints of the killed worker, as SVG. The others are screenshots of the web example, of a
+report and of the Temporal UI, with images in each; they need Chromium (`apt-get install chromium`).
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import os
+import re
+import subprocess
+import sys
 import tempfile
+import textwrap
+from collections.abc import Iterator
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +33,7 @@ from examples.web import service
 from tests.support.browser import open_browser
 from tests.support.web import serve
 
-WEB, REPORT, AUDIT = "content-web", "content-report", "content-audit"
+DEMO, WEB, REPORT, AUDIT = "demo", "content-web", "content-report", "content-audit"
 QUESTION = "I cannot pay. What is wrong here?"
 ANSWER = "The card expired in March: the form wants a date in the future. Pay with another card, or correct the date."
 CHART_QUESTION = "And what did I spend in this shop, by month?"
@@ -137,13 +145,70 @@ async def make_pictures(names: list[str]) -> None:
                 await page.screenshot(path=IMAGES / f"{AUDIT}.png")
 
 
-def main() -> None:
-    """Make the screenshots."""
-    parser = argparse.ArgumentParser(
-        prog="python -m docs.pictures", description="Make the screenshots of docs/content.md."
+# The killed worker of the demo, as a terminal that an SVG draws.
+
+COLUMNS, LABEL = 74, 9
+"""Characters of a line, and of the word at its beginning."""
+COLORS = {"you": "#56d4dd", "scripted": "#d2a8ff", "SIGKILL": "#ff7b72", "worker": "#7ee787"}
+"""The colors of the words at the beginnings of lines."""
+
+
+def list_demo_lines(output: str) -> Iterator[tuple[str, str]]:
+    """List the lines of the demo's third part as pairs: the word at its beginning, if any, and a line of text."""
+    part = output.partition("3  the worker is killed")[2].partition("what the session holds")[0]
+    for line in filter(str.strip, part.splitlines()[1:]):
+        seconds = re.search(r" (\(\d+\.\d s.*\))$", line)
+        wrapped = textwrap.wrap(line[LABEL : seconds.start() if seconds else None], COLUMNS - LABEL)
+        if seconds:
+            wrapped.append(seconds[1])
+        yield from zip([line[:LABEL].strip(), *[""] * (len(wrapped) - 1)], wrapped, strict=True)
+
+
+def draw_demo_lines(output: str) -> str:
+    """Draw what the demo prints of the killed worker."""
+    lines = list(list_demo_lines(output))
+    width, height = round(COLUMNS * 8.43) + 40, len(lines) * 22 + 36
+    rows = []
+    for number, (label, text) in enumerate(lines):
+        y = 34 + 22 * number
+        if label:
+            rows.append(f'<text x="20" y="{y}" fill="{COLORS[label]}" font-weight="600">{label}</text>')
+        fill = ' fill="#8b949e"' if re.match(r"\(\d", text) else ""
+        rows.append(f'<text x="{20 + LABEL * 8.43:.0f}" y="{y}"{fill}>{escape(text)}</text>')
+    title = "make demo: a worker is killed in the middle of an answer, and another one goes on"
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        'role="img" aria-labelledby="title" font-family="ui-monospace, SFMono-Regular, Menlo, Consolas, '
+        '\'DejaVu Sans Mono\', monospace" font-size="14" fill="#e6edf3">\n'
+        f'<title id="title">{title}</title>\n'
+        f'<rect width="{width}" height="{height}" rx="8" fill="#0d1117"/>\n' + "\n".join(rows) + "\n</svg>\n"
     )
-    parser.add_argument("names", nargs="*", help="the screenshots to make; none: all")
-    asyncio.run(make_pictures(parser.parse_args().names))
+
+
+def draw_demo() -> None:
+    """Run the demo and draw it.
+
+    Raises:
+        CalledProcessError: The demo failed.
+    """
+    environ = {**os.environ, "COLUMNS": "100"}
+    ran = subprocess.run(
+        [sys.executable, "-m", "examples.demo"], env=environ, stdout=subprocess.PIPE, text=True, check=True
+    )
+    (IMAGES / f"{DEMO}.svg").write_text(draw_demo_lines(ran.stdout), encoding="utf-8")
+
+
+def main() -> None:
+    """Make the pictures."""
+    parser = argparse.ArgumentParser(
+        prog="python -m docs.pictures", description="Make the pictures of README.md and docs/content.md."
+    )
+    parser.add_argument("names", nargs="*", help="the pictures to make; none: all")
+    names = parser.parse_args().names
+    if not names or DEMO in names:
+        draw_demo()
+    if names != [DEMO]:
+        asyncio.run(make_pictures([name for name in names if name != DEMO]))
 
 
 if __name__ == "__main__":

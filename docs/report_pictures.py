@@ -1,4 +1,4 @@
-"""Make the screenshots of `docs/report.md`: a session with tools, lanes, a summary, a fork and subagents.
+"""Make the screenshot of the report in `docs/looking.md`: a session with tools, lanes, a fork, subagents.
 
 python -m docs.report_pictures    write docs/images/
 
@@ -13,8 +13,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from playwright.async_api import Browser, Page
-
 from clew import Agent, Clew, ContextPolicy, RequestFailed, Session
 from clew.local import Reply, ToolCall
 from clew.report.making import make_report
@@ -23,8 +21,6 @@ from docs.screenshots import CALLS, IMAGES, SETTLE, find_order, refund, research
 from docs.screenshots import reply as reply_to_scenes
 from tests.support.browser import open_browser
 
-REPORT, TURNS, WINDOWS, CALL, PHONE = "report", "report-turns", "report-windows", "report-call", "report-phone"
-SEARCHED = "warranty"
 LONG = "Tell me all about the delivery."
 support = Agent(
     "support",
@@ -89,43 +85,18 @@ async def play(clew: Clew) -> Session:
     return session
 
 
-async def take(page: Page, name: str, first: str | None = None) -> None:
-    """Take what stands from an element on."""
-    if first:
-        top = "element => scrollTo(0, element.getBoundingClientRect().top + scrollY - 20)"
-        await page.locator(first).first.evaluate(top)
-    await page.wait_for_timeout(SETTLE)
-    await page.screenshot(path=IMAGES / f"{name}.png")
-
-
-async def take_report(browser: Browser, address: str) -> None:
-    """Take the parts of the report."""
-    page = await browser.new_page(viewport={"width": 1400, "height": 900}, color_scheme="light")
-    await page.goto(address)
-    await take(page, REPORT)
-    await take(page, WINDOWS, "#windows")
-    window = page.locator("details[data-call]").last
-    await window.locator("summary").first.click()
-    await window.evaluate("element => { element.id = 'window' }")
-    await take(page, CALL, "#window")
-    await page.get_by_role("searchbox").fill(SEARCHED)
-    await page.get_by_role("searchbox").press("Enter")
-    await take(page, TURNS, "#conversation")
-    await page.close()
-    page = await browser.new_page(viewport={"width": 390, "height": 760}, color_scheme="dark")
-    await page.goto(address)
-    await take(page, PHONE)
-
-
 async def make_pictures() -> None:
-    """Play the scene and take the screenshots."""
+    """Play the scene and take the screenshot."""
     async with run_stack(reply, support, researcher) as (_, clew), open_browser() as browser:
         session = await play(clew)
         entries = await session.entries()
         with tempfile.TemporaryDirectory() as folder:
             file, html = Path(folder, "report.html"), render_page(make_report(entries, made_at=entries[-1].at))
             await asyncio.to_thread(file.write_text, html, encoding="utf-8")
-            await take_report(browser, file.as_uri())
+            page = await browser.new_page(viewport={"width": 1400, "height": 900}, color_scheme="light")
+            await page.goto(file.as_uri())
+            await page.wait_for_timeout(SETTLE)
+            await page.screenshot(path=IMAGES / "report.png")
 
 
 if __name__ == "__main__":

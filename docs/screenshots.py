@@ -1,4 +1,4 @@
-"""Make the screenshots of `docs/audit.md` and `docs/studio.md`: a real Temporal server, a worker, scripted models.
+"""Make the screenshots of `docs/looking.md`: a real Temporal server, a worker, scripted models.
 
 python -m docs.screenshots [NAME]…    write docs/images/
 python -m docs.screenshots --serve    only run the sessions and print the UI's address, until Ctrl-C
@@ -11,13 +11,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import re
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from playwright.async_api import Browser, Page
 
@@ -169,40 +168,17 @@ class Shot:
         name: The name of its file.
         path: The page, under the namespace's workflows.
         tab: The tab to open; None: the first one.
-        prepare: What to do on the page before.
     """
 
     name: str
     path: str
     tab: str | None = None
-    prepare: Callable[[Page], Awaitable[None]] | None = None
-
-
-async def run_status(page: Page) -> None:
-    """Choose the query `status` and run it."""
-    await page.get_by_test_id("query-select-button").click()
-    await page.get_by_role("option", name=re.compile("^status")).click()
-    await page.get_by_role("button", name="Run Query").click()
-    await page.get_by_text("pending_approvals").first.wait_for()
-
-
-async def open_updates(page: Page) -> None:
-    """Open the menu of updates."""
-    await page.get_by_role("button", name="More Actions").click()
-    await page.get_by_role("menuitem", name="Send an Update").click()
-    await page.get_by_test_id("update-select-button").last.click()
 
 
 SHOTS = (
     Shot("audit-list", ""),
     Shot("audit-run", "order-1042"),
-    Shot("audit-failed", "order-1044", "User Metadata"),
-    Shot("audit-approval", "order-1043"),
     Shot("audit-details", "order-1043", "User Metadata"),
-    Shot("audit-retry", "are-you-there", "Pending Activities"),
-    Shot("audit-tree", "two-orders", "Relationships"),
-    Shot("audit-query", "order-1043", "Queries", run_status),
-    Shot("audit-update", "order-1043", None, open_updates),
 )
 
 
@@ -216,15 +192,6 @@ async def open_page(page: Page, address: str, shot: Shot) -> None:
     await page.wait_for_timeout(SETTLE)
 
 
-async def take(page: Page, address: str, shot: Shot) -> None:
-    """Take a screenshot."""
-    await open_page(page, address, shot)
-    if shot.prepare:
-        await shot.prepare(page)
-        await page.wait_for_timeout(SETTLE)
-    await page.screenshot(path=IMAGES / f"{shot.name}.png")
-
-
 async def make_screenshots(names: Collection[str]) -> None:
     """Play the scenes and take the screenshots with these names, all of them if there is none."""
     IMAGES.mkdir(exist_ok=True)
@@ -235,7 +202,8 @@ async def make_screenshots(names: Collection[str]) -> None:
         await page.add_init_script(f"localStorage.setItem('namespace-workflow-table-columns', {columns!r})")
         for shot in SHOTS:
             if not names or shot.name in names:
-                await take(page, f"{server.ui_address}/namespaces/{server.namespace}/workflows", shot)
+                await open_page(page, f"{server.ui_address}/namespaces/{server.namespace}/workflows", shot)
+                await page.screenshot(path=IMAGES / f"{shot.name}.png")
         for studio_shot in STUDIO_SHOTS:
             if not names or studio_shot.name in names:
                 await take_studio(clew, browser, studio_shot)
@@ -250,32 +218,27 @@ class StudioShot:
         path: The page.
         keys: The keys to press on it.
         width: The width of the window, in pixels.
-        height: Its height.
-        scheme: The colours.
     """
 
     name: str
     path: str
     keys: str = ""
     width: int = 1280
-    height: int = 800
-    scheme: Literal["light", "dark"] = "light"
 
 
 STUDIO_SHOTS = (
     StudioShot("studio", "#/s/order-1043"),
     StudioShot("studio-seen", "#/s/order-1042", "w", 1400),
     StudioShot("studio-inbox", "#/inbox"),
-    StudioShot("studio-phone", "#/s/order-1043", width=390, height=760, scheme="dark"),
 )
 
 
 async def take_studio(clew: Clew, browser: Browser, shot: StudioShot) -> None:
     """Take a screenshot of the studio."""
     token, key = make_key("studio", ALL_TENANTS, requests_per_minute=100_000)
-    size: Any = {"width": shot.width, "height": shot.height}
+    size: Any = {"width": shot.width, "height": 800}
     async with serve_app(make_app(Keys([key]), clew=clew, settings=ServeSettings()), clew) as host:
-        page = await browser.new_page(viewport=size, color_scheme=shot.scheme)
+        page = await browser.new_page(viewport=size, color_scheme="light")
         await page.goto(f"http://{host}/studio/#key={token}")
         await page.goto(f"http://{host}/studio/{shot.path}")
         await page.wait_for_timeout(SETTLE)

@@ -148,24 +148,28 @@ async def talk(session: Session, content: str, model: str, victim: Parts | None 
     """
     console.print(f"\n[bold cyan]{'you':9}[/]{escape(content)}")
     start = time.monotonic()
-    screen, characters = Screen(model), 0
+    screen, characters, note = Screen(model), 0, ""
+    killed_at: float | None = None
     request = await session.message(content, model=model)
     async for event in request.events():
+        if killed_at is not None and not note and isinstance(event, TextAdded) and event.attempt > 1:
+            note = f"; another worker went on {time.monotonic() - killed_at:.1f} s after the kill"
         screen.show(event)
         characters += len(event.text) if isinstance(event, TextAdded) else 0
-        if victim is not None and characters > len(LONG_ANSWER) // 4:
-            await replace_worker(victim)
-            victim = None
+        if victim is not None and killed_at is None and characters > len(LONG_ANSWER) // 4:
+            killed_at = await replace_worker(victim)
     await request.answer()
-    console.print(f" [dim]({time.monotonic() - start:.1f} s)[/]")
+    console.print(f" [dim]({time.monotonic() - start:.1f} s{note})[/]")
 
 
-async def replace_worker(parts: Parts) -> None:
-    """Kill the worker with SIGKILL and start another."""
+async def replace_worker(parts: Parts) -> float:
+    """Kill the worker with SIGKILL and start another. Returns when it was killed, by the monotonic clock."""
     await parts.worker.kill()
+    killed_at = time.monotonic()
     console.print(f"\n[bold red]{'SIGKILL':9}[/]worker {parts.worker.pid} was killed in the middle of its answer")
     worker = await parts.start_worker()
     console.print(f"[bold green]{'worker':9}[/]{worker.pid} has started and takes the session over")
+    return killed_at
 
 
 async def converse(parts: Parts, session: Session) -> None:

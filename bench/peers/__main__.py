@@ -12,7 +12,6 @@ import argparse
 import asyncio
 import json
 import os
-import platform
 import sys
 import tempfile
 import time
@@ -25,6 +24,7 @@ from bench.peers.rows import ROWS, Row
 from bench.peers.scenarios import Bench
 from bench.peers.script import Script
 from bench.peers.tables import PAGE, fill_page
+from bench.recording import describe_machine
 from clew.local import scripted_model, temporal_server
 
 RESULTS = Path(__file__).with_name("results.json")
@@ -48,16 +48,6 @@ async def measure(row: Row, turns: int, seconds: float) -> dict[str, Any]:
                 result = await Bench(setting, beside, script).measure(turns, seconds)
     measured = {name: value if isinstance(value, dict) else asdict(value) for name, value in result.items()}
     return {**measured, "load": os.getloadavg()[2]}
-
-
-def describe_machine() -> dict[str, Any]:
-    """Describe where the measurement runs."""
-    return {
-        "date": time.strftime("%Y-%m-%d", time.gmtime()),
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.machine()}",
-    }
 
 
 def _read_results() -> dict[str, Any]:
@@ -86,7 +76,7 @@ def main(arguments: list[str] | None = None) -> int:
             failed = True
             continue
         results = _read_results()
-        results["machine"] = describe_machine()
+        results["machine"] = {"date": time.strftime("%Y-%m-%d", time.gmtime()), **describe_machine().model_dump()}
         results["rows"][key] = measured
         RESULTS.write_text(f"{json.dumps(results, indent=1)}\n")
     PAGE.write_text(fill_page(PAGE.read_text(), _read_results()))

@@ -47,12 +47,13 @@ TASK_PARAMETERS: Mapping[str, Any] = {
 class Agent:
     """A configuration of sessions under a name. Sessions name the agent, and a worker resolves it.
 
-    A field that is None is not set: the session's own value or Clew's default is in force.
+    A field that is None is not set: the session's own value or Clew's default is in force. Agents are checked when
+    they are made, so that a mistake shows when their module is imported.
 
     Attributes:
         name: The name: 1 to 64 letters, digits, `_`, `.` and `-`.
         model: The model, as `provider:name`.
-        fallbacks: The models that a run tries, in this order, while its model has an outage.
+        fallbacks: The models that a run tries, in this order, while its model has an outage; at most 8.
         system_prompt: The system prompt; at most 65 536 bytes.
         tools: The tools that the model may call: tools, or their JSON form. A worker that has the agent has them too.
             A string names a tool that the worker has from elsewhere.
@@ -64,19 +65,33 @@ class Agent:
         context_policy: The context policy. None: the worker chooses one for the model.
         model_options: Options of the model's calls.
         limits: Limits of a session's inputs, tool results and usage.
-        max_iterations: The most model calls of a run.
-        request_timeout_seconds: The time of a request, in seconds.
-        on_busy: What a session does with a message while a request is active.
-        steering: When a run reads an input that does not set `at`.
-        idle_timeout_seconds: A session hibernates after this many seconds without work.
-        priority: Which calls the workers take first while calls wait for them: 1 the first, 5 the last.
-        metadata: Names and values that each session of the agent has.
-        webhooks: The URLs that are told of events of each session of the agent.
-        version: A label for people, for example a release. Threads record it beside the digest of the agent.
+        max_iterations: The most model calls of a run, 1 to 1 000. Default: 10.
+        request_timeout_seconds: The time of a request, in seconds; at most 30 days. Waiting for people does not
+            count. Default: 900.
+        on_busy: What a session does with a message while a request is active: `reject` (the default), `queue`,
+            `steer` or `interrupt`.
+        steering: When a run reads an input that does not set `at`: with its answer (`terminal`, the default), or
+            before its next model call (`step`).
+        idle_timeout_seconds: A session hibernates after this many seconds without work. Default: it does not.
+        priority: Which calls the workers take first while calls wait for them: 1 the first, 3 the default, 5 the
+            last.
+        metadata: Names and values that each session of the agent has, all texts.
+        webhooks: The URLs that are told of events of each session of the agent; at most 8.
+        version: A label for people, for example a release: 1 to 200 characters. Threads record it beside the digest
+            of the agent.
 
     Raises:
         TypeError: A field is not valid, a tool is listed twice, or `require_approval` names a tool that is not the
             agent's.
+
+    Example:
+        support = Agent(
+            "support",
+            model="openai:gpt-4o",
+            system_prompt="You help with orders.",
+            tools=[lookup_order, refund],
+            limits={"max_cost_usd": 1.0},
+        )
     """
 
     name: str
@@ -149,10 +164,15 @@ class Agent:
             name: The name of the tool; by default the agent's, with `_` for each `.`. A worker with two tools of one
                 name does not start.
             description: What the agent does, for the model that calls it.
-            settings: How calls wait for the subagent (`WaitSettings`). One whose call has timed out is cancelled.
+            settings: How calls wait for the subagent (`WaitSettings`): a day by default. One whose call has timed out
+                is cancelled.
 
         Raises:
             TypeError: The name or the timeout are out of bounds.
+
+        Example:
+            research = researcher.as_tool("research", "Finds sources.")
+            support = Agent("support", model="openai:gpt-4o", tools=[research])
         """
         return AgentTool(
             self,

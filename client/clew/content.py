@@ -1,6 +1,6 @@
 """Images, recordings and files in the content of messages.
 
-    await session.ask(["What is wrong here?", Image.from_path("screen.png"), File.from_path("invoice.pdf")])
+    await session.ask(["What is wrong?", Image.from_path("screen.png"), File.from_path("invoice.pdf")])
 
 Their bytes are stored in the session's archive before the message is sent; the message names them by their digest.
 """

@@ -1,6 +1,6 @@
 """Make what `docs/` holds that comes from the code.
 
-python -m docs.generate            write docs/schemas/ and the tables of models.md, serve.md and serve-openai.md
+python -m docs.generate            write docs/reference/ and docs/schemas/
 python -m docs.generate --check    change nothing; exit 1 and name the files that are not current
 """
 
@@ -14,7 +14,9 @@ from docs.generate import DOCS, stale, write
 
 def main() -> None:
     """Write all files, or check them."""
-    parser = argparse.ArgumentParser(prog="python -m docs.generate", description="Make docs/schemas/ and the tables.")
+    parser = argparse.ArgumentParser(
+        prog="python -m docs.generate", description="Make docs/reference/ and docs/schemas/."
+    )
     parser.add_argument("--check", action="store_true", help="change nothing; fail if a file is not current")
     check = parser.parse_args().check
     try:

@@ -1,4 +1,4 @@
-"""What the pages have of `clew serve`: the tables of its routes and of its errors, and its OpenAPI document."""
+"""The reference of `clew serve`: its routes, its errors, its fields of OpenAI's API, and its OpenAPI document."""
 
 from __future__ import annotations
 
@@ -16,16 +16,29 @@ from clew.serve.error_words import WORDS
 from clew.serve.problems import Problem
 from clew_workflows.contract import errors
 from clew_workflows.contract.errors import ClewError, Refusal, find_word
+from docs.generate import openai_api
 from docs.generate.tables import table
 
 
 @cache
-def blocks() -> dict[str, str]:
-    """The text of each block, by name."""
-    return {
-        "routes": table(("route", "body", "meaning"), _list_routes()),
-        "statuses": table(("status", "code"), _list_statuses()),
-    }
+def make_page() -> str:
+    """Make the page."""
+    fields = ("field", "", "how")
+    return (
+        "# Routes and codes over HTTP\n\n"
+        "The routes of `clew serve`, the codes of its errors, and the fields of OpenAI's API that it serves. "
+        "[A service over HTTP](../serve.md) and [the OpenAI API](../serve-openai.md) show how to use it. "
+        "[openapi.json](../schemas/openapi.json) has all bodies and answers.\n\n"
+        "## Routes\n\n"
+        f"{table(('route', 'body', 'meaning'), _list_routes())}\n"
+        "The [contract](../contract.md) describes the bodies.\n\n"
+        "## Status codes\n\n"
+        f"{table(('status', 'code'), _list_statuses())}\n"
+        "## Fields of the Responses API\n\n"
+        f"{table(fields, openai_api.list_responses_fields())}\n"
+        "## Fields of Chat Completions\n\n"
+        f"{table(fields, openai_api.list_chat_fields())}"
+    )
 
 
 @cache

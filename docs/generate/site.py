@@ -4,6 +4,9 @@ README.md is the first page of the site. A link to a file that the site has lead
 becomes the path in the repository. The contract gets its tables.
 
 For programs that read, the site has each page as Markdown, `page.md` beside `page.html`, and a list, `llms.txt`.
+
+Each version of Clew has a folder in `site/`, and `site/index.html` lists them. A folder that is there stays: build the
+pages of each release once, and keep its folder.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import logging
 import posixpath
 import re
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -29,19 +33,22 @@ OUTSIDE = {
     "deploy/README.md": "files-of-deploy.md",
     "examples/own-repository/README.md": "own-repository.md",
     "bench/plots/load.svg": "images/load.svg",
+    "docs/generate/site.css": "assets/site.css",
+    "docs/generate/iframe-worker.js": "assets/iframe-worker.js",
 }
 """What the site takes from outside of `docs/`, with its path in the site."""
 
-STYLES = {
-    # Some twenty narrow columns, which the theme would make wide.
-    "docs/models.md": ".md-typeset table:not([class]) :is(th,td){min-width:0;padding:.4em .5em}"
-}
-"""Styles of single pages."""
+LOOKED_UP = ("reference/", "upstream/", "contract.md")
+"""Pages with so many names that a search would find them before the pages that say how to do something."""
+BOOST = 0.3
+"""What the search multiplies their score by."""
 
 # A block of code, or a link or a picture.
 _LINK = re.compile(
     r"(?P<block>^ *```.*?^ *```$)|\[(?P<text>[^\[\]]*)\]\((?P<target>[^)\s]+)\)", re.DOTALL | re.MULTILINE
 )
+_ROW = re.compile(r"^\|.*$", re.MULTILINE)
+_CODE = re.compile(r"`[^`\n]+`")
 _FENCE = re.compile(r"^ *```.*?^ *```$", re.DOTALL | re.MULTILINE)
 _SENTENCE = re.compile(r".*?\.(?= |$)")
 _LINK_TEXT = re.compile(r"\[([^\[\]]*)\]\([^)\s]+\)")
@@ -55,6 +62,35 @@ _groups: list[tuple[str, list[Page]]] = []
 """The pages of the navigation, by its groups."""
 
 
+PLACE = "VERSION"
+"""What stands for the version in `site_dir`."""
+VERSIONS = "clew-versions.html"
+"""What stands for the list of versions in the pages, until its path is known."""
+
+
+def read_version() -> str:
+    """Read the version of Clew."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return str(project["version"])
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Show the version on each page, and link to the other ones where the site has a folder for each."""
+    version, folder = read_version(), Path(config.site_dir)
+    config.site_name = note = f"Clew {version}"
+    if folder.name == PLACE:
+        config.site_dir = str(folder.parent / version)
+        note += f' · <a href="{VERSIONS}">All versions</a>'
+    config.copyright = note
+    return config
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """Point the link to the list of versions."""
+    del config
+    return output.replace(f'href="{VERSIONS}"', f'href="{"../" * (page.url.count("/") + 1)}index.html"')
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add what stands outside of `docs/`."""
     for path, name in OUTSIDE.items():
@@ -65,6 +101,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Fill the tables of the contract, and point each link of a page to its target in the site."""
     del config
+    if page.file.src_uri.startswith(LOOKED_UP):
+        page.meta.setdefault("search", {"boost": BOOST})
     path = Path(str(page.file.abs_src_path)).relative_to(ROOT).as_posix()
     here = posixpath.dirname(page.file.src_uri)
     if path == CONTRACT:
@@ -84,7 +122,12 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
     fitted = _LINK.sub(fit, markdown)
     _markdown[page.file.src_uri] = fitted
-    return fitted + (f"\n\n<style>{STYLES[path]}</style>\n" if path in STYLES else "")
+    return show_bars(fitted)
+
+
+def show_bars(markdown: str) -> str:
+    """Write bars in the code of a table without a backslash, which the site would show and GitHub needs."""
+    return _ROW.sub(lambda row: _CODE.sub(lambda code: code[0].replace("\\|", "|"), row[0]), markdown)
 
 
 def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> Navigation:
@@ -106,6 +149,26 @@ def on_post_build(config: MkDocsConfig) -> None:
         (site / name).write_text(text, encoding="utf-8")
     groups = [(title, [(str(page.title), page.file.src_uri) for page in pages]) for title, pages in _groups]
     (site / "llms.txt").write_text(make_llms_text(groups, _markdown), encoding="utf-8")
+    if site.name == read_version() and VERSIONS in str(config.copyright):
+        folders = [folder.name for folder in site.parent.iterdir() if (folder / "index.html").exists()]
+        (site.parent / "index.html").write_text(make_versions_page(folders), encoding="utf-8")
+
+
+def make_versions_page(versions: Sequence[str]) -> str:
+    """Make the list of versions, the newest first."""
+
+    def rank(version: str) -> tuple[list[int], bool, str]:
+        numbers, rest = re.fullmatch(r"([\d.]*)(.*)", version).groups()  # type: ignore[union-attr]
+        return [int(part) for part in numbers.split(".") if part], not rest, rest
+
+    ordered = sorted(versions, key=rank, reverse=True)
+    items = "".join(f'<li><a href="{version}/index.html">Clew {version}</a></li>' for version in ordered)
+    return (
+        '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        "<title>Clew: versions of the pages</title>"
+        "<style>:root{color-scheme:light dark}body{font:1.1rem/1.6 system-ui;margin:3rem auto;max-width:40rem}</style>"
+        f"<h1>Versions of the pages</h1><ul>{items}</ul></html>\n"
+    )
 
 
 def make_llms_text(groups: Sequence[tuple[str, Sequence[tuple[str, str]]]], markdown: Mapping[str, str]) -> str:

@@ -234,7 +234,14 @@ export interface ApprovalEntry {
   tokens: number;
 }
 
-/** The argument of the update `resolve_approval`. */
+/**
+ * The argument of the update `resolve_approval`.
+ *
+ * An approved call runs at once, beside the other calls of its reply. With `approval_scope` or `requires_approval`
+ * as `round`, all calls of the reply wait for the last decision. Where hooks check calls, an approved call waits
+ * until the calls that run have returned. Edited arguments over the bound are refused with `too_large`, and the call
+ * still waits.
+ */
 export interface ApprovalInput {
   /** The call. */
   tool_call_id: string;
@@ -274,7 +281,15 @@ export interface ApprovalReceipt {
   decision: "approve" | "deny";
 }
 
-/** A model's reply. */
+/**
+ * A model's reply.
+ *
+ * The reply of a call that is cancelled, or that fails and is not repeated, is `interrupted`: its text so far,
+ * without tool calls and reasoning. Contexts show it with a note at its end, and it is never the answer of its
+ * request. If the worker was lost, it has the newest 32 768 characters of the last heartbeat. Its usage is an
+ * estimate where the provider has reported none. The text of a reply that the provider refused (`content_refused`)
+ * is not kept.
+ */
 export interface AssistantMessage {
   /** The lane. */
   context_ref: string;
@@ -354,7 +369,13 @@ export interface BlobReceipt {
   blob?: Blob;
 }
 
-/** The argument of the update `cancel_request` and of the signal `cancel`. */
+/**
+ * The argument of the update `cancel_request` and of the signal `cancel`.
+ *
+ * The answer comes at once. If a reply is being streamed, the run ends when its worker has stopped and said what it
+ * had read: within half a second, or within 8 seconds if the worker is lost. Until then `status` is `stopping`, and
+ * other updates and signals wait. To cancel a request that joined a run cancels the run.
+ */
 export interface CancelInput {
   /** The request; absent: the one that is running, or the summary that is being written. */
   request_id?: string | null;
@@ -422,7 +443,13 @@ export interface ClearToolResults {
   exclude_tools?: Array<string>;
 }
 
-/** The argument of the update `close_session` and of the signal `close`. */
+/**
+ * The argument of the update `close_session` and of the signal `close`.
+ *
+ * It cancels all requests, archives all entries and completes the workflow. If the archive cannot be written in
+ * time, the answer is `archive_unavailable`: the session is closed, and ends once the archive is available. Send the
+ * update again to wait for that.
+ */
 export interface CloseInput {
   /** For people; the thread has it. */
   reason?: string | null;
@@ -518,7 +545,12 @@ export interface ConfigTokens {
   tools: number;
 }
 
-/** The argument of the update `configure`. Absent fields stay unchanged; a list replaces the one in force. */
+/**
+ * The argument of the update `configure`. Absent fields stay unchanged; a list replaces the one in force.
+ *
+ * A change that arrives while a request is active waits until the run ends. A second one is merged with it, and
+ * leaves an `input` entry (`merged`). A new policy discards what the session has learned of the models' windows.
+ */
 export interface ConfigureInput {
   /** The agent. A worker resolves it anew, also if the session is pinned or has the same one. */
   agent?: string | null;
@@ -620,7 +652,13 @@ export interface ContextMeta {
   cost_usd_at_most?: number;
 }
 
-/** The argument of `submit_context_operation` and `modify_context`. */
+/**
+ * The argument of `submit_context_operation` and `modify_context`.
+ *
+ * An operation is applied at once if no request is active, and else when the run ends. Of the `replace` and `switch`
+ * operations that wait only the newest is applied; the others leave an `input` entry (`superseded`). `pin`, `unpin`
+ * and `expand` are applied in their order.
+ */
 export interface ContextOperation {
   /** The operation's id: each is applied once. */
   op_id: string;
@@ -714,7 +752,13 @@ export interface DeleteReceipt {
   deleted_subagents: number;
 }
 
-/** The argument of the workflow `DeleteSession`. */
+/**
+ * The argument of the workflow `DeleteSession`.
+ *
+ * It closes the session and deletes its archive and its event histories, and those of its subagents. Forks stay,
+ * with the segments that they share. Afterwards the newest workflow of the id is `DeletedSession`, which answers
+ * each query with `not_found`. A new session can be started under the id.
+ */
 export interface DeleteSessionInput {
   /** The session. */
   session_id: string;
@@ -779,7 +823,13 @@ export interface ErrorEntry {
   tokens: number;
 }
 
-/** An error. */
+/**
+ * An error.
+ *
+ * `details` may hold `status`, the HTTP status of the provider; `limit`, `actual` and `counted`, the tokens of a
+ * context that is too long, by the provider and by the session; `op_id`, the context operation that failed;
+ * `refused`, what the call was made without; and `retried`.
+ */
 export interface ErrorPayload {
   /** The type of the error, a word of the contract's list. */
   type: string;
@@ -789,7 +839,11 @@ export interface ErrorPayload {
   details: Record<string, unknown>;
 }
 
-/** Undo a lane's latest compaction. */
+/**
+ * Undo a lane's latest compaction.
+ *
+ * It removes the lane's topmost layer: a summary, or the snapshot of a `replace` with the reason `compaction`.
+ */
 export interface Expand {
   /** The origin of the operation. A `replace` for a `compaction` can be undone by `expand`. */
   reason?: "manual" | "restore" | "compaction" | "system";
@@ -821,7 +875,13 @@ export interface FilePart {
   blob: Blob;
 }
 
-/** The argument of the workflow `FinishUpload`, which verifies what was uploaded, and stores it as a blob. */
+/**
+ * The argument of the workflow `FinishUpload`, which verifies what was uploaded, and stores it as a blob.
+ *
+ * It can be repeated, and answers the same blob. After `content_mismatch`, `not_encrypted`, `too_large`,
+ * `unsupported_content` and `upload_expired` the upload is deleted: start another one. After `unknown_upload`
+ * (nothing has been uploaded yet) and `unknown_key` it can be finished later.
+ */
 export interface FinishUploadInput {
   /** The session that the upload was started for. */
   session_id: string;
@@ -839,7 +899,7 @@ export interface Fitting {
   options?: Record<string, string>;
   /** Images, recordings and files that are shown as markers or stand in another message, and why: by the first 12 digits of the digest, or by the address. `others`: the number of further ones. */
   media?: Record<string, string>;
-  /** The dialect that the request follows; `docs/models.md` lists them. */
+  /** The dialect that the request follows; `docs/reference/providers.md` lists them. */
   dialect: string;
   /** Messages that were joined to another one: system messages, and neighbours of one role. */
   merged?: number;
@@ -911,7 +971,11 @@ export interface ForkReceipt {
   fork_seq: number;
 }
 
-/** The argument of the workflow `ForkSession`. */
+/**
+ * The argument of the workflow `ForkSession`.
+ *
+ * The fork is independent. To repeat it gives the same fork.
+ */
 export interface ForkSessionInput {
   /** The session to fork. */
   session_id: string;
@@ -943,7 +1007,12 @@ export interface GetBlobInput {
   offset?: number;
 }
 
-/** The argument of the update `hibernate`. */
+/**
+ * The argument of the update `hibernate`.
+ *
+ * It is refused with `busy` while a request runs or waits, and while a tool call of an ended run may still return:
+ * its result would be lost.
+ */
 export interface HibernateInput {
   /** For people; the thread has it. */
   reason?: string | null;
@@ -1108,7 +1177,26 @@ export interface Message {
   provider_data?: ProviderData;
 }
 
-/** The argument of the update `message`. */
+/**
+ * The argument of the update `message`.
+ *
+ * While a request is active, `on_busy` decides. `reject`: the message is refused with `busy`. `queue`: it waits for
+ * its turn. `interrupt`: the active run is cancelled, and the message is next. `steer`: the message joins the active
+ * run under its own id, and both requests get the outcome; settings for the run are refused with `invalid_input`.
+ *
+ * When more than 6 callers of a session wait, the one that has waited for 60 seconds or longer, or else the newest,
+ * gets the outcome `running`, and asks again with `await_request`. The same happens when the session rolls over.
+ *
+ * An `output_schema` has at most 131 072 bytes, 64 levels, 3 000 subschemas and 1 000 that apply to one value with
+ * every `$ref` followed. `$anchor`, `$dynamicRef`, `unevaluatedProperties` and similar keywords are refused. The
+ * answer's text is JSON that meets it. An answer that does not meet it is followed by a message from `repair`, three
+ * times at most; then the request fails with `invalid_output`. The operation `corrected` takes corrections out of
+ * later contexts.
+ *
+ * Before the first call of a `model` that is new to the session, the session asks a worker about it, once for each
+ * of the newest 16 models. A policy that does not fit the model fails the request, or has the message refused where
+ * the session knows the model.
+ */
 export interface MessageInput {
   /** The text of the user, or parts. Leading and trailing white space is removed. Blobs that parts name are stored before. */
   content: string | Array<TextPart | ImagePart | AudioPart | FilePart>;
@@ -1278,7 +1366,12 @@ export interface PendingOperation {
   context_ref?: string;
 }
 
-/** Keep messages of a lane verbatim in all its contexts. */
+/**
+ * Keep messages of a lane verbatim in all its contexts.
+ *
+ * At most 64 messages of a lane are pinned, with at most half of the budget; more are refused with
+ * `invalid_operation`.
+ */
 export interface Pin {
   /** The origin of the operation. A `replace` for a `compaction` can be undone by `expand`. */
   reason?: "manual" | "restore" | "compaction" | "system";
@@ -1339,6 +1432,10 @@ export interface ProviderData {
  *
  * A blob of several chunks is an upload: its chunks have one `upload_id` and are sent in any order, also at the same
  * time, the `last` one when the others have been answered. A chunk may be repeated.
+ *
+ * The bytes stay in the event history of each `PutBlob` until it is deleted. The workflow with the last chunk
+ * deletes the histories of the others; delete its own, and those of `GetBlob`, with `DeleteWorkflowExecution`.
+ * `DeleteSession` deletes those with ids of the form `clew-service-putblob-<session id>-` and 32 hexadecimal digits.
  */
 export interface PutBlobInput {
   /** The session. It need not exist yet. */
@@ -1359,7 +1456,12 @@ export interface PutBlobInput {
   digest?: string | null;
 }
 
-/** The argument of the workflow `ReadContext`: that of the query `context`, for any session, archived or not. */
+/**
+ * The argument of the workflow `ReadContext`: that of the query `context`, for any session, archived or not.
+ *
+ * It answers as the query `context` does, for any session: live, archived, closed or a fork. The `meta` of a preview
+ * has its cost.
+ */
 export interface ReadContextInput {
   /** The lane; absent: the active one. */
   context_ref?: string | null;
@@ -1377,7 +1479,11 @@ export interface ReadContextInput {
   session_id: string;
 }
 
-/** The argument of the workflow `ReadThread`: the filters of the query `entries`, over archive and live session. */
+/**
+ * The argument of the workflow `ReadThread`: the filters of the query `entries`, over archive and live session.
+ *
+ * A session that does not exist is an empty page with `not_found`.
+ */
 export interface ReadThreadInput {
   /** Begin with this entry. */
   from_seq?: number;
@@ -1493,7 +1599,13 @@ export interface Refused {
   reason: string;
 }
 
-/** Put a snapshot under a lane. */
+/**
+ * Put a snapshot under a lane.
+ *
+ * It creates a lane that does not exist. With the reason `compaction` and no `result_context` the session writes the
+ * snapshot: an idle session answers when it is applied, or with the error that prevented it; during a run the answer
+ * is `deferred`. The snapshot's tool calls get new ids (`then-…`).
+ */
 export interface Replace {
   /** The origin of the operation. A `replace` for a `compaction` can be undone by `expand`. */
   reason?: "manual" | "restore" | "compaction" | "system";
@@ -1531,7 +1643,12 @@ export interface ReplyProgress {
   tool_name?: string;
 }
 
-/** The status of a request. The answer's text is in the thread, so that the history has it once. */
+/**
+ * The status of a request. The answer's text is in the thread, so that the history has it once.
+ *
+ * The query `entries` with `from_seq` as `answer_seq` and a `limit` of 1 reads the answer's text, or the workflow
+ * `ReadThread` once the session has ended.
+ */
 export interface RequestOutcome {
   /** The request. */
   request_id: string;
@@ -1561,7 +1678,12 @@ export interface RequestOutcome {
   unread?: Record<string, string>;
 }
 
-/** The argument of the workflow `RestoreSession`. */
+/**
+ * The argument of the workflow `RestoreSession`.
+ *
+ * A token has at most 524 288 bytes. To repeat it with the same `session_id` gives the same session. It can also
+ * fail with any error of `submit_context_operation`.
+ */
 export interface RestoreInput {
   /** The token that `checkpoint` returned. */
   token: string;
@@ -1654,7 +1776,14 @@ export interface RunSettings {
   metadata?: Record<string, string> | null;
 }
 
-/** The argument of the workflow `SendMessage`, which sends a message and waits for its outcome. */
+/**
+ * The argument of the workflow `SendMessage`, which sends a message and waits for its outcome.
+ *
+ * It opens the session if it does not run. If the message is refused, it fails with the type of the refusal; if the
+ * request does not complete, with its error's type or its termination reason, and the outcome as the failure's
+ * details. If the workflow is cancelled, so is the request. A workflow id of more than 200 characters is hashed to
+ * make the request's id.
+ */
 export interface SendMessageInput {
   /** The session. One that hibernates, or was closed, is opened again. */
   session_id?: string | null;
@@ -1781,7 +1910,16 @@ export interface SessionPayload {
   reason?: string;
 }
 
-/** The argument of `AgentSession`. */
+/**
+ * The argument of `AgentSession`.
+ *
+ * A new workflow first looks for an archive of its id. If there is one, the session continues from it, with the same
+ * seqs. An invalid argument fails the workflow at once, with the error's type as the type of its `ApplicationError`;
+ * the id may be started again. Cron schedules are refused with `invalid_input`.
+ *
+ * The start does not ask whether the worker knows the model and the agent: each request asks, and fails with
+ * `unknown_model` or `unknown_agent`. It fails with `invalid_token_budget` if the policy leaves no budget.
+ */
 export interface SessionStart {
   /** The configuration. If this id has an archived session, its configuration is used instead. */
   config: SessionConfig;
@@ -1945,7 +2083,21 @@ export interface Source {
   title?: string;
 }
 
-/** The argument of the workflow `StartUpload`, which signs a URL of the store for the bytes of one blob. */
+/**
+ * The argument of the workflow `StartUpload`, which signs a URL of the store for the bytes of one blob.
+ *
+ * The second way to store a blob, where the store is a bucket: send the bytes to the `url` of the answer, then start
+ * `FinishUpload` with its `upload_id`. The bytes are in no event history. A store without signed URLs refuses with
+ * `upload_unavailable`.
+ *
+ * Treat the URL as a password until it expires. It stays in the history of this workflow: delete that with
+ * `DeleteWorkflowExecution`. `DeleteSession` deletes histories with ids of the form
+ * `clew-service-startupload-<session id>-` and 32 hexadecimal digits, and `clew-service-finishupload-…`.
+ *
+ * Where encryption is on, `encrypted` must be true, or the answer is `not_encrypted`. The uploader encrypts the
+ * bytes as objects of the archive are encrypted, under the `object_name` of the answer, as Clew's Python client
+ * does.
+ */
 export interface StartUploadInput {
   /** The session. It need not exist yet. */
   session_id: string;
@@ -1999,7 +2151,11 @@ export interface StoredMessage {
   refs?: Record<string, string>;
 }
 
-/** A large tool result, which the archive has in full under its digest. */
+/**
+ * A large tool result, which the archive has in full under its digest.
+ *
+ * The archive keeps the first 16 777 216 bytes of a result.
+ */
 export interface StoredResult {
   /** SHA-256 of the full text. */
   digest: string;
@@ -2075,6 +2231,13 @@ export interface SubmitInput {
  * The argument of the update `summarize`.
  *
  * A summary covers everything up to its `to_seq`: it builds on the summary before.
+ *
+ * It may also be refused with an error type of the call that writes the summary, with `cancelled` if a message
+ * interrupted it, and with `busy` while the session rolls over. An empty range, or one before the summary in force,
+ * is `invalid_input`.
+ *
+ * A summary ends before a round of tool calls of which one may still return after the end of its run. If nothing
+ * comes before that round, the refusal is `nothing_to_summarize`.
  */
 export interface SummarizeInput {
   /** The lane; absent: the active one. */
@@ -2164,7 +2327,11 @@ export interface SummaryRecipe {
   earlier_calls?: string;
 }
 
-/** Make the lane that the operation names the active one. */
+/**
+ * Make the lane that the operation names the active one.
+ *
+ * It creates a lane that does not exist.
+ */
 export interface Switch {
   /** The origin of the operation. A `replace` for a `compaction` can be undone by `expand`. */
   reason?: "manual" | "restore" | "compaction" | "system";
@@ -2214,7 +2381,14 @@ export interface ToolCall {
   arguments: Record<string, unknown>;
 }
 
-/** The result of a tool call. */
+/**
+ * The result of a tool call.
+ *
+ * Results are committed in the order in which they arrive; contexts show them in the order of the calls. A result
+ * that arrives after the end of its run is marked `late`, and contexts show it from then on instead of the one in
+ * doubt. If the session has rolled over meanwhile, Clew's worker sends it by the signal `late_result`; that of a
+ * remote tool is lost, and its call stays in doubt.
+ */
 export interface ToolMessage {
   /** The lane. */
   context_ref: string;
@@ -2276,7 +2450,14 @@ export interface ToolProgress {
   fraction?: number;
 }
 
-/** The argument of the update `submit_tool_result`. */
+/**
+ * The argument of the update `submit_tool_result`.
+ *
+ * A call waits from the moment when its round of calls begins, or from its approval, until its result comes or its
+ * tool's time is over. While only such calls are open, `status` is `awaiting_external` and the request's time stands
+ * still. A result counts once: a repetition is refused with `already_answered`, a result after the end of the call
+ * with `call_ended`. The ids of the newest 128 answered calls are remembered.
+ */
 export interface ToolResultInput {
   /** The external call that waits. */
   tool_call_id: string;

@@ -12,7 +12,7 @@ from clew import Clew
 async def main(customer: str, question: str) -> None:
     """Ask the support agent in the customer's session, which exists from the first question on."""
     clew = await Clew.connect()
-    session = await clew.open(f"support-{customer}", agent="support", metadata={"customer": customer})
+    session = await clew.open(f"support-{customer}", agent="support", metadata={"user": customer})
     print(await session.ask(question, on_busy="queue"))
 
 

@@ -175,7 +175,7 @@ async def decide(session: Known, tool_call_id: str, decision: Decision) -> None:
 
 @app.post("/ag-ui", response_class=EventSourceResponse)
 async def run_chat(request: Request, run: Run, user: User) -> AsyncIterator[ServerSentEvent]:
-    """Serve a client of AG-UI. docs/ag-ui.md describes it."""
+    """Serve a client of AG-UI. docs/web.md describes it."""
     session = await open_session(request, await get_session(request, run.thread_id, user), user)
     async for event in run_agent(session, run):
         yield ServerSentEvent(raw_data=event.model_dump_json(by_alias=True))

@@ -1,4 +1,4 @@
-"""Tests of the operators' tools. `test_restoring` follows the procedures of `docs/operations.md`.
+"""Tests of the operators' tools. `test_restoring` follows the procedures of `docs/data.md`.
 
 Tested in other modules:
 

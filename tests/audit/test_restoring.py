@@ -1,4 +1,4 @@
-"""Restores from backups as `docs/runbook.md` describes them: a bucket with versions, and the server's database."""
+"""Restores from backups as `docs/data.md` describes them: a bucket with versions, and the server's database."""
 
 from __future__ import annotations
 

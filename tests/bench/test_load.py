@@ -14,7 +14,7 @@ import pytest
 from bench import load
 from bench.beside import QUICK, Sizes
 from bench.load import PARTS, main, measure, start_cluster
-from bench.results import Results
+from bench.load_results import Results
 from clew.local import TemporalServer
 from clew.local.child import Child
 from deploy.local_cluster import LocalCluster

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from bench import ratios
+from bench.load_results import Results, Row
 from bench.ratios import FILE, Ratios, choose_best, compute_loss, get_noise, list_lost, list_ratios, main
-from bench.results import Results, Row
 
 BEFORE = {"latency, p50": 1.1, "throughput, 10 sessions": 0.9, "worker CPU, 10 sessions": 1.2}
 

@@ -4,7 +4,7 @@ Tested in other modules:
 
 `contract/payloads`: tests/clew/test_exported_members
 `contract/content`: tests/clew/test_exported_members, tests/examples/test_web_service
-`contract/limits`: tests/docs/test_limits
+`contract/limits`: tests/docs/test_reference
 `context`: tests/clew/test_imports, tests/clew/test_exported_members
 `errors`: tests/clew/test_exported_members
 `thread`: tests/clew/test_exported_members, tests/docs/test_schemas

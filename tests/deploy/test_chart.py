@@ -108,7 +108,7 @@ def test_workers_are_scaled_by_the_task_queues_that_they_poll(case: str) -> None
 def test_the_settings_are_variables_that_a_worker_can_read(case: str, tmp_path: Path) -> None:
     """A worker starts with the settings of each case, and the pages name each variable."""
     objects = render(case)
-    known = (ROOT / "docs/configuration.md").read_text()
+    known = (ROOT / "docs/reference/variables.md").read_text()
     for name, deployment in select(objects, "Deployment").items():
         variables = read_variables(objects, deployment)
         assert [each for each in variables if each.startswith("CLEW_") and f"`{each}`" not in known] == []

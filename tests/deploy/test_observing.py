@@ -37,9 +37,9 @@ def list_metrics() -> set[str]:
     return set(METRIC.findall(" ".join(list_expressions()))) | set(METRIC.findall(RULES.read_text()))
 
 
-def test_the_page_about_operations_has_every_metric_of_the_dashboard() -> None:
+def test_the_reference_of_metrics_has_every_metric_of_the_dashboard() -> None:
     """A metric of Clew's is in its table, a histogram by the name without Prometheus' suffix."""
-    page = (ROOT / "docs/operations.md").read_text()
+    page = (ROOT / "docs/reference/metrics.md").read_text()
     names = {re.sub(r"_(bucket|sum|count)$", "", name) for name in list_metrics() if name.startswith("clew_")}
     assert len(names) > 8
     assert not {name for name in names if f"| `{name}` |" not in page}

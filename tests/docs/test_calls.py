@@ -158,14 +158,6 @@ def test_every_option_of_a_command_on_a_page_exists(page: Path) -> None:
     assert wrong == []
 
 
-def test_the_page_about_schedules_has_every_option() -> None:
-    """Those of `clew schedule create`, beside those that name the server and the output."""
-    page = next(page for page in ALL if page.name == "schedules.md").read_text(encoding="utf-8")
-    common = {"--address", "--help", "--json", "--namespace", "--task-queue"}
-    options = {option for option in list_options()["schedule create"] - common if option.startswith("--")}
-    assert sorted(option for option in options if f"`{option}`" not in page) == []
-
-
 def test_what_is_not_there_is_noticed() -> None:
     """The checks find what they are for."""
     (call,) = [node for node in ast.walk(ast.parse("Reply('x', cut_after=1)")) if isinstance(node, ast.Call)]

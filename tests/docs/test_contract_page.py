@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import ast
+import asyncio
+import os
 import re
+import sys
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,16 +23,23 @@ from clew_activities.providers.provider_errors import ProviderError
 from clew_activities.tools import stored_results
 from clew_workflows.contract import limits
 from clew_workflows.host import ingress, services
+from clew_workflows.host.execution import HEARTBEAT_TIMEOUT
 from clew_workflows.host.handlers import SIGNALS
 from clew_workflows.session import decisions, drafts, messages_taken, operations, requests, state
-from docs.generate import CONTRACT, DOCS, MODELS, OPENAI, SERVE, messages, page, stale, write
+from docs.generate import CONTRACT, DOCS, REFERENCE, messages, page, stale, write
 from docs.generate.messages import Exchange
 from docs.generate.schemas import all_definitions
+from tests.support.page_agents import deploy_agent
 from tests.support.session_harness import SessionHarness
+from tests.support.stack import Stack
 
 REPOSITORY = DOCS.parent
+TEMPORAL = Path(sys.executable).parent / "temporal"
+SECONDS = 60
 CONFIG = SessionConfig(model="local:scripted")
 PAGE = (DOCS / CONTRACT).read_text()
+FILLED = page.filled(PAGE, page.blocks(), CONTRACT)
+"""The page with what is made from the code: the tables, and the docstrings of types."""
 TOOL_OUTCOMES = {"tool_failed", "tool_timeout"}
 """How the activity of a tool fails: its session makes a result of that, which the model reads."""
 
@@ -57,6 +68,31 @@ def make_raw(value: dict[str, Any]) -> RawValue:
     return RawValue(Payload(metadata={"encoding": b"json/plain"}, data=to_json(value)))
 
 
+@pytest.mark.slow
+async def test_the_commands_start_a_session_and_ask_it(stack: Stack) -> None:
+    """Temporal's own command line is a client: it gets an outcome, and reads the thread."""
+    commands = PAGE.partition("```\n")[2].partition("```")[0]
+    agent = (
+        'from clew import Agent\nsupport = Agent("support", model="openai:gpt-4o-mini", system_prompt="You help.")'
+    )
+    async with deploy_agent(stack, agent, "support", stack.add_model("It is shipped.")) as client:
+        typed = commands.replace("--task-queue clew", f"--task-queue {client.task_queue}")
+        typed = typed.replace("ada-1", f"page-{uuid.uuid4().hex}").replace("temporal ", f"{TEMPORAL} ")
+        environ = {
+            **os.environ,
+            "TEMPORAL_ADDRESS": stack.server.address,
+            "TEMPORAL_NAMESPACE": client.temporal.namespace,
+        }
+        shell = await asyncio.create_subprocess_exec(
+            *("bash", "-euc", typed), env=environ, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        )
+        async with asyncio.timeout(SECONDS):
+            out, _ = await shell.communicate()
+    assert shell.returncode == 0, out.decode()
+    assert "completed" in out.decode()
+    assert "It is shipped." in out.decode()
+
+
 def list_names(error: InvalidInput) -> set[str]:
     """The names that a refusal of an unknown name lists."""
     _, _, listed = str(error).partition(": ")
@@ -76,16 +112,18 @@ def test_what_is_made_from_the_code_is_current() -> None:
 
 
 def copy_pages(folder: Path) -> None:
-    for name in (CONTRACT, MODELS, OPENAI, SERVE):
-        (folder / name).write_text((DOCS / name).read_text())
+    (folder / REFERENCE).mkdir()
+    for path in [DOCS / CONTRACT, *(DOCS / REFERENCE).iterdir()]:
+        (folder / path.relative_to(DOCS)).write_text(path.read_text())
 
 
 def test_a_changed_table_is_found_and_put_right(tmp_path: Path) -> None:
     """What differs from the code is named, and written again by the generator. The contract has no table of types."""
     copy_pages(tmp_path)
-    (tmp_path / SERVE).write_text((DOCS / SERVE).read_text().replace("`POST /v1/", "`PUT /v1/"))
+    routes = REFERENCE / "http.md"
+    (tmp_path / routes).write_text((DOCS / routes).read_text().replace("`POST /v1/", "`PUT /v1/"))
     (tmp_path / CONTRACT).write_text(page.filled(PAGE, page.blocks(), CONTRACT))
-    assert {CONTRACT, SERVE} <= set(stale(tmp_path))
+    assert {CONTRACT, routes} <= set(stale(tmp_path))
     write(tmp_path)
     assert stale(tmp_path) == []
     assert (tmp_path / CONTRACT).read_text() == PAGE
@@ -103,7 +141,7 @@ def test_a_file_that_is_made_no_more_is_found_and_removed(tmp_path: Path) -> Non
 
 def test_the_site_has_the_tables() -> None:
     """Each type with its fields."""
-    assert "| `max_iterations?` |" in page.filled(PAGE, page.blocks(), CONTRACT)
+    assert "| `max_iterations?` |" in FILLED
 
 
 def test_a_page_without_a_table_is_refused() -> None:
@@ -189,7 +227,7 @@ def test_common_words_stand_in_the_text() -> None:
     for words, begins in (
         (messages.COMMON_UPDATE_REFUSALS, "Every update may also be refused with"),
         (messages.COMMON_QUERY_REFUSALS, "Every query but `status` may also be refused with"),
-        (messages.COMMON_WORKFLOW_REFUSALS, "Each may also fail with"),
+        (messages.COMMON_WORKFLOW_REFUSALS, "Each of these workflows may also fail with"),
     ):
         sentence = re.split(r"[.;]\s", PAGE.split(begins, 1)[1], maxsplit=1)[0]
         assert set(re.findall(r"`(\w+)`", sentence)) == set(words)
@@ -240,6 +278,8 @@ def test_termination_reasons_are_those_that_requests_end_with(wanted: tuple[str,
         (limits.MAX_MESSAGE_BYTES, "An input has at most {} bytes"),
         (ingress.MAX_DEPTH, "and {} levels of nesting"),
         (limits.MAX_TOOLS_BYTES, "The schemas of all tools together have at most {}"),
+        (int(HEARTBEAT_TIMEOUT.total_seconds()), "or within {} seconds if the worker is lost"),
+        (limits.MAX_WAITERS, "When more than {} callers of a session wait"),
         (limits.WAIT_SECONDS, "has waited for {} seconds or longer"),
         (requests.MAX_OUTCOMES, "the newest {} requests"),
         (messages_taken.MAX_RECEIPTS, "{} inputs and"),
@@ -252,13 +292,13 @@ def test_termination_reasons_are_those_that_requests_end_with(wanted: tuple[str,
         (limits.MAX_OVERLAY, "{} that apply to one value"),
         (requests.MAX_PROFILES, "each of the newest {} models"),
         (drafts.EXCERPT_CHARACTERS, "the first {} characters of its payload"),
-        (limits.MAX_TOKEN_BYTES, "token of at most {} bytes"),
+        (limits.MAX_TOKEN_BYTES, "A token has at most {} bytes"),
         (stored_results.MAX_STORED_BYTES, "the first {} bytes of a result"),
     ],
 )
 def test_bounds_in_the_text_are_those_of_the_code(value: int, sentence: str) -> None:
     """A bound that no type has, and that the text names, changes with the code."""
-    assert sentence.format(f"{value:,}".replace(",", " ")) in " ".join(PAGE.split())
+    assert sentence.format(f"{value:,}".replace(",", " ")) in " ".join(FILLED.split())
 
 
 def _list_subclasses(cls: type[ProviderError]) -> Iterator[type[ProviderError]]:

@@ -69,8 +69,8 @@ async def test_a_worker_in_go_runs_a_remote_tool(stack: Stack, tmp_path: Path) -
 
 
 async def test_a_client_in_go_starts_a_session_and_goes_on_with_it(stack: Stack, tmp_path: Path) -> None:
-    """The program of the client's page gets an answer of a new session, and of the same session again."""
-    program = await build("client.md", tmp_path, clew=stack.clew.task_queue)
+    """The program of the page about Go gets an answer of a new session, and of the same session again."""
+    program = await build("typescript.md", tmp_path, clew=stack.clew.task_queue)
 
     def script(body: dict[str, Any]) -> Reply:
         text = get_last_message(body)["content"]

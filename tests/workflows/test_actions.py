@@ -18,12 +18,12 @@ from clew.local import Reply, ToolCall, temporal_server
 from clew.session.events import TextAdded
 from clew_activities.heartbeats import REST_SECONDS
 from tests.support import toolbox
+from tests.support.action_counts import SESSION, TURN
 from tests.support.processes import open_session_on, run_worker_process
 from tests.support.stack import Stack, get_last_message, serve
 from tests.support.viewers import collect, select
 from tests.support.waiting import wait_until
 
-PLAIN = {"update": 1, "activity": 1, "search attributes": 1}
 MARK = "workflow started"
 PROMPT_SECONDS = 2.0
 """Less than half the time between two heartbeats that nobody waits for."""
@@ -96,7 +96,17 @@ async def test_a_turn_is_three_actions(counted: Stack) -> None:
     session = await open_counted(counted)
     async with count_actions(counted) as counting:
         await session.ask("speak")
-    assert counting.actions == PLAIN
+    assert counting.actions == TURN
+
+
+@pytest.mark.slow
+async def test_a_session_is_eight_actions_more_than_its_turns(counted: Stack) -> None:
+    """Its start, its preparation, what lists show of it, and its archiving, which queries it twice."""
+    async with count_actions(counted) as counting:
+        session = await counted.open(speak)
+        await session.ask("speak")
+        await session.hibernate()
+    assert {**counting.actions, MARK: 1} == SESSION
 
 
 @pytest.mark.slow
@@ -105,7 +115,7 @@ async def test_a_tool_call_is_two_actions_more(counted: Stack) -> None:
     session = await open_counted(counted)
     async with count_actions(counted) as counting:
         await session.ask("add")
-    assert counting.actions == {**PLAIN, "activity": 3}
+    assert counting.actions == {**TURN, "activity": 3}
 
 
 @pytest.mark.slow

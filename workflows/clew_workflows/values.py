@@ -96,7 +96,7 @@ def inflate(data: bytes, max_bytes: int) -> bytes:
 #
 # A change that an older reader would misread raises the version. The reader of a format then gets a step that makes a
 # value of the new version from one of the version before, so that every released version stays readable.
-# `docs/upgrading.md` says which changes raise a version.
+# `CONTRIBUTING.md` says which changes raise a version.
 
 
 Step = Callable[[Any], Any]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 
@@ -12,6 +13,34 @@ from clew_activities.providers.request_media import FittedMedia
 from clew_workflows.contract import ModelOptions
 from clew_workflows.contract.payloads import Fitting
 
+_SECRET_NAME = re.compile(r"auth|cookie|cred|jwt|key|pass|secret|session|sign|token", re.IGNORECASE)
+_WORDS = re.compile(r"[A-Za-z]{1,20}(?:[ ,./:_-]+[A-Za-z]{1,20})*/?")
+"""A value of words alone, such as a team's name or a site's address."""
+
+
+@dataclass(frozen=True)
+class CustomHeaders:
+    """The headers that a worker's environment adds to each request of a provider. Its repr shows none.
+
+    Attributes:
+        pairs: The names, in lower case, and the values.
+    """
+
+    pairs: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+
+    @property
+    def secret_names(self) -> tuple[str, ...]:
+        """The names of headers whose values are secrets: all, but values of words under a name that tells of none."""
+        return tuple(name for name, value in self.pairs if _SECRET_NAME.search(name) or not _WORDS.fullmatch(value))
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The values of those, and their parts: a server may repeat the token without its `Bearer`."""
+        named = dict(self.pairs)
+        values = [named[name] for name in self.secret_names]
+        parts = [part for value in values for part in re.split(r"[\s,;=]+", value)]
+        return tuple(dict.fromkeys([*values, *(part for part in parts if part and not _WORDS.fullmatch(part))]))
+
 
 @dataclass(frozen=True)
 class Server:
@@ -21,27 +50,30 @@ class Server:
         name: The part of a session's model before the colon.
         base_url: The server's URL, without a slash at its end.
         api_key: The key; None: the server needs none, or takes something else.
+        custom: Headers of each request beside its own. One of the same name replaces that of the key.
     """
 
     name: str
     base_url: str
     _: KW_ONLY
     api_key: str | None = field(default=None, repr=False)
+    custom: CustomHeaders = CustomHeaders()
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The key, if there is one."""
-        return (self.api_key,) if self.api_key else ()
+        """The key, if there is one, and the secrets among the custom headers."""
+        return (*filter(None, [self.api_key]), *self.custom.secrets)
 
     @property
     def secret_headers(self) -> tuple[str, ...]:
         """The headers that may hold a secret."""
-        return ("authorization",)
+        return ("authorization", *self.custom.secret_names)
 
     @property
     def headers(self) -> dict[str, str]:
-        """The key as a bearer token."""
-        return {"authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+        """The key as a bearer token, and the custom headers."""
+        own = {"authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+        return own | dict(self.custom.pairs)
 
     def read_error(self, answer: ErrorAnswer) -> ProviderError:
         """Classify an error response by the tables in `errors`."""

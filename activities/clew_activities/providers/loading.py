@@ -1,11 +1,12 @@
 """The providers of a worker: made by the built-in modules and by those that CLEW_PROVIDERS names.
 
-`read_key` and `read_url` read the variables that configure a provider. Their errors name the variable and never
-repeat its value.
+`read_key`, `read_url` and `read_headers` read the variables that configure a provider. Their errors name the variable
+and never repeat its value.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 import httpx
 
 from clew_activities.providers.aws import EXTRA, is_installed
+from clew_activities.providers.endpoint import CustomHeaders
 from clew_activities.providers.interface import Provider
 from clew_activities.providers.provider_errors import UnknownModel
 from clew_activities.providers.redaction import Redaction, read_secrets
@@ -31,6 +33,19 @@ BUILT_IN = (
 _NAMES = "name must have 1 to 64 lower-case letters, digits, '_' and '-'"
 # A name that a variable of the built-in module `openai.provider` can carry.
 _VARIABLE_NAME = r"[a-z0-9_]{1,64}"
+MAX_HEADERS = 32
+"""Most headers of one variable."""
+MAX_HEADERS_BYTES = 16 * 1024
+"""Most bytes of such a variable."""
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
+_HEADER_VALUE = re.compile(r"[!-~](?:[ -~]*[!-~])?")
+_RESERVED_HEADERS = frozenset((
+    *("accept", "accept-encoding", "anthropic-beta", "anthropic-version", "connection", "content-encoding"),
+    *("content-length", "content-type", "expect", "host", "keep-alive", "proxy-authorization", "proxy-connection"),
+    *("te", "trailer", "transfer-encoding", "upgrade"),
+))  # fmt: skip
+"""Headers that Clew or HTTP itself writes: another value would break the request or change what its body means."""
+
 _MEMBERS = ("base_url", "encode", "make_decoder", "name", "read_error", "secret_headers", "secrets")
 
 
@@ -179,6 +194,48 @@ def read_url(environ: Mapping[str, str], variable: str) -> str | None:
     if problem := url and find_url_problem(url):
         raise ValueError(f"{variable} {problem}")
     return url.rstrip("/") or None
+
+
+def read_headers(environ: Mapping[str, str], variable: str) -> CustomHeaders:
+    """Read headers to add to a provider's requests: a JSON object of names and values; none if it is not set.
+
+    Raises:
+        ValueError: The value is not such an object, or has a name or a value that no request can have, or a header
+            that Clew writes itself.
+    """
+    text = environ.get(variable, "").strip()
+    if not text:
+        return CustomHeaders()
+    if len(text.encode()) > MAX_HEADERS_BYTES:
+        raise ValueError(f"{variable} has more than {MAX_HEADERS_BYTES} bytes")
+    try:
+        # Pairs: of two equal keys an object would keep one.
+        pairs = json.loads(text, object_pairs_hook=_Pairs)
+    except (ValueError, RecursionError):
+        pairs = None
+    if not isinstance(pairs, _Pairs):
+        example = '{"X-Gateway-Key": "…"}'
+        raise ValueError(f"{variable} must be a JSON object of header names and values, as in {example}") from None
+    if len(pairs) > MAX_HEADERS:
+        raise ValueError(f"{variable} has more than {MAX_HEADERS} headers")
+    headers: dict[str, str] = {}
+    for number, (name, value) in enumerate(pairs, 1):
+        # Neither is repeated: a name may be the value, if the two were exchanged.
+        if not _HEADER_NAME.fullmatch(name):
+            raise ValueError(f"{variable}: the name of header {number} is not the name of an HTTP header")
+        if not isinstance(value, str) or not _HEADER_VALUE.fullmatch(value):
+            raise ValueError(f"{variable}: the value of header {number} must be a text of printable ASCII characters")
+        lower = name.lower()
+        if lower in _RESERVED_HEADERS:
+            raise ValueError(f"{variable}: Clew writes {lower!r} itself: leave it out")
+        if lower in headers:
+            raise ValueError(f"{variable}: header {number} has the name of an earlier one")
+        headers[lower] = value
+    return CustomHeaders(tuple(headers.items()))
+
+
+class _Pairs(list[tuple[str, object]]):
+    """The members of a JSON object, in their order."""
 
 
 def find_url_problem(text: str) -> str | None:

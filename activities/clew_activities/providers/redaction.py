@@ -34,6 +34,8 @@ _VARIABLES = (
 )
 _KEYS = ("CLEW_CHECKPOINT_KEYS", "CLEW_ENCRYPTION_KEYS")
 _NAMED_SECRET = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD)$", re.IGNORECASE)
+_HEADERS = re.compile(r"CLEW_PROVIDER_\w+_HEADERS")
+_JSON_STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
 
 def read_secrets(environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -44,13 +46,17 @@ def read_secrets(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def find_suspected_secrets(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Find the values that may be secrets: the known ones, and those of variables named like `…_KEY` or `…_TOKEN`.
+    """Find the values that may be secrets.
+
+    They are the known ones, those of variables named like `…_KEY` or `…_TOKEN`, and the texts of providers' headers.
 
     They are used until the environment has been read. A worker's replies are not searched for them, because some are
     ordinary words: `STATE_KEY=production`.
     """
     named = (value.strip() for name, value in environ.items() if _NAMED_SECRET.search(name))
-    return (*read_secrets(environ), *filter(None, named))
+    headers = (value for name, value in environ.items() if _HEADERS.fullmatch(name))
+    quoted = (text for value in headers for text in _JSON_STRING.findall(value))
+    return (*read_secrets(environ), *filter(None, named), *filter(None, quoted))
 
 
 class Redaction:

@@ -87,6 +87,27 @@ async def run_agent(
     nothing else runs, with the calls of `frontend_tools` in `pendingToolCallIds`. Errors end it with `RUN_ERROR`,
     whose code is a word of the contract. A client that leaves does not cancel the request: that is `Session.cancel`.
 
+    What a client gets:
+
+    - a reply: `TEXT_MESSAGE_START`, `…_CONTENT`, `…_END`; the id is that of the model call. Thinking:
+      `REASONING_MESSAGE_…`.
+    - a tool call and its result: `TOOL_CALL_START`, `…_ARGS` in one piece, `…_END`, `TOOL_CALL_RESULT`; the metadata
+      `is_error` marks a failure. A call that the provider ran has `clew.run_by` in its metadata.
+    - the sources of a reply: `clew.citations` in the metadata of `TEXT_MESSAGE_END`. Parts of a reply that are no
+      texts: a line for each, and `clew.parts` in the metadata.
+    - another client's message, a steer: `TEXT_MESSAGE_…` of the role `user`, or with parts `MESSAGES_SNAPSHOT`.
+    - a reply that starts over: `MESSAGES_SNAPSHOT` without its text.
+    - progress, a retry, a call that waits in a subagent: `CUSTOM` with the names `clew.tool_progress`,
+      `clew.retrying` and `clew.subagent_waiting`; the value is the session's event.
+    - the outcome: `RUN_FINISHED` or `RUN_ERROR`, both with the usage.
+
+    Content of the client's messages: `image` and `audio` with a `data` source are stored as images and recordings,
+    `video` and `document` as files; an `image` may have an `https` URL; a `file` source of the provider `clew` names
+    a blob of the session. Other URLs and files are refused with `unsupported_content`. The client gets no bytes: a
+    part is a `file` source whose value is the digest, or with `blob_url` a `url` source.
+
+    An example with FastAPI is `examples/web/service.py`.
+
     Args:
         session: The session, which must be open. Whether the client may use it is checked before.
         run: The input.

@@ -103,11 +103,15 @@ class CheckpointSource:
 
 
 class Clew(SessionLists):
-    """A connection to Temporal, and the task queue of new sessions.
+    """A connection to Temporal, and the task queue of new sessions. Make one for a process, and share it.
 
     Attributes:
         temporal: Temporal's own client.
         task_queue: The task queue that new sessions are started on.
+
+    Example:
+        clew = await Clew.connect("localhost:7233")
+        session = await clew.open("support-4711", agent="support")
     """
 
     def __init__(self, client: Client, task_queue: str = TASK_QUEUE, *, encryption: Encryption | None = None) -> None:
@@ -145,9 +149,9 @@ class Clew(SessionLists):
         For other options of the SDK, make a `temporalio.client.Client` and pass it to `Clew`.
 
         Args:
-            address: Host and port, without a scheme.
-            namespace: Temporal's namespace.
-            task_queue: The task queue that new sessions are started on.
+            address: Host and port, without a scheme; `localhost:7233` if nothing names another.
+            namespace: Temporal's namespace; `default` if nothing names another.
+            task_queue: The task queue that new sessions are started on; the workers serve it.
             api_key: API key of Temporal Cloud.
             tls: Whether the connection is encrypted, or the TLS settings.
             identity: Name of this client in event histories.
@@ -161,7 +165,11 @@ class Clew(SessionLists):
 
         Raises:
             InvalidInput: The address, Temporal's configuration or a key is not valid.
-            ServerUnreachable: No server answers at the address.
+            ServerUnreachable: No server answers at the address within 10 seconds.
+
+        Example:
+            address, namespace = "acme.a1b2c.tmprl.cloud:7233", "acme.a1b2c"
+            clew = await Clew.connect(address, namespace=namespace, api_key=key, tls=True)
         """
         try:
             config: dict[str, Any] = {"target_host": "localhost:7233", **ClientConfig.load_client_connect_config()}
@@ -198,13 +206,21 @@ class Clew(SessionLists):
         exist. `Session.ignored` has the fields of this call whose value differs there.
 
         Args:
-            session_id: The session.
+            session_id: The session: an id of your own, such as that of a customer's chat.
             config: The configuration (`SessionOptions`). With an `agent`, fields that are left out are the agent's.
+
+        Returns:
+            The session. The call returns when the server has it; a worker need not run yet.
 
         Raises:
             Interrupted: The session was terminated or timed out; `clew recover` repairs it.
             InvalidInput: The id or the configuration is not valid.
             NotFound: There is no such session, and neither an `agent` nor a `model` to start it with.
+            ServerUnreachable: No server answers.
+
+        Example:
+            session = await clew.open("support-4711", agent="support", metadata={"user": "ada"})
+            other = await clew.open("s-1", model="openai:gpt-4o", tools=["lookup_order"])
         """
         validate_session_id(session_id)
         fields = drop_absent(config)
@@ -238,7 +254,17 @@ class Clew(SessionLists):
         raise NotFound(f"there is no session {session_id!r}: name an agent or a model to start it")
 
     def session(self, session_id: str) -> Session:
-        """Make a handle of a session, without checking that the session exists."""
+        """Make a handle of a session, without checking that the session exists. It calls nothing.
+
+        Args:
+            session_id: The session.
+
+        Raises:
+            InvalidInput: The text is not a session id.
+
+        Example:
+            await clew.session("support-4711").cancel()
+        """
         return Session(self.temporal, validate_session_id(session_id), self.task_queue)
 
     def read_thread(
@@ -259,13 +285,18 @@ class Clew(SessionLists):
             to_seq: Seq of the last entry; None for the thread's newest.
             limit: Largest number of entries, counted from the first.
             newest: Number of entries to read from the end; not together with `limit`.
-            filters: Conditions that each entry meets.
+            filters: Conditions that each entry meets (`EntryFilters`).
 
         Raises:
             ArchiveDamaged: An object of the archive is missing or damaged.
             ArchiveUnavailable: The archive cannot be read at present.
             InvalidInput: An argument is not valid, or `newest` and `limit` are both set.
             NotFound: There is no such session.
+
+        Example:
+            newest = clew.read_thread("support-4711", kind="ai_message", newest=10)
+            async for entry in newest:
+                print(entry.seq, entry.payload["role"])
         """
         query = {
             **filters,
@@ -280,8 +311,11 @@ class Clew(SessionLists):
     async def delete(self, session_id: str) -> DeleteReceipt:
         """End a session, and delete its archive and its event histories, and its subagents in the same way.
 
-        Forks are sessions of their own, with the entries that they began with. Segments that they share are deleted
-        with the last fork.
+        It cannot be undone. Forks are sessions of their own, with the entries that they began with. Segments that
+        they share are deleted with the last fork.
+
+        Args:
+            session_id: The session; it may be open, hibernate, or have ended.
 
         Returns:
             What was deleted.
@@ -290,6 +324,9 @@ class Clew(SessionLists):
             NotFound: There is no such session.
             WorkerUnavailable: It is open and has not ended in time: no worker serves its task queue, or its archive
                 cannot be written. It ends when that is possible, and is deleted by another call.
+
+        Example:
+            await clew.delete("support-4711")
         """
         command = DeleteSessionInput(session_id=validate_session_id(session_id))
         answer = await run_service(self.temporal, self.task_queue, DELETE_WORKFLOW, command, session_id)
@@ -318,6 +355,9 @@ class Clew(SessionLists):
             UnknownKey: It is encrypted with a key that this process does not have.
             WorkerUnavailable: The session may be started without its context. The error names the `session_id` with
                 which a repetition finishes it.
+
+        Example:
+            copy = await clew.restore(token, session_id="support-4711-b")
         """
         new_id = str(uuid.uuid4()) if session_id is None else session_id
         command = make_input(RestoreInput, {"token": decrypt_token(self.temporal, token), "session_id": new_id})
@@ -330,9 +370,18 @@ class Clew(SessionLists):
 
         `restore` verifies it: of a token that it accepts, this is true.
 
+        Args:
+            token: The checkpoint.
+
+        Returns:
+            The `session_id` and the `config`.
+
         Raises:
             TokenMalformed: The text is not a complete token.
             UnknownKey: It is encrypted with a key that this process does not have.
+
+        Example:
+            print(clew.describe_checkpoint(token).session_id)
         """
         parts = decrypt_token(self.temporal, token).split(".")
         try:
@@ -343,10 +392,13 @@ class Clew(SessionLists):
             raise TokenMalformed("this is not a checkpoint's token, or it is not complete") from None
 
     async def list_agents(self) -> tuple[AgentSummary, ...]:
-        """List the agents that sessions can be opened with, by their names.
+        """List the agents that sessions can be opened with, by their names. A worker of the task queue answers.
 
         Raises:
             WorkerUnavailable: No worker answers.
+
+        Example:
+            print([agent.name for agent in await clew.list_agents()])
         """
         return (await self._read_agents()).agents
 
@@ -358,7 +410,17 @@ class Clew(SessionLists):
         return AgentsList.model_validate(answer)
 
     async def explain_model(self, reason: str) -> str:
-        """Add to a reason that refuses a model without a provider which providers the workers have."""
+        """Add to a reason that refuses a model without a provider which providers the workers have.
+
+        Args:
+            reason: The message of an error.
+
+        Returns:
+            The message, unchanged where it is about something else or no worker answers within 5 seconds.
+
+        Example:
+            print(await clew.explain_model(str(error)))
+        """
         if MODEL_NAME.words not in reason:
             return reason
         # The reason stands also where no worker answers.
@@ -370,10 +432,14 @@ class Clew(SessionLists):
         return reason
 
     async def check_worker(self) -> None:
-        """Check that a worker polls the task queue.
+        """Check that a worker polls the task queue, for example when a service starts.
 
         Raises:
+            ServerUnreachable: No server answers.
             WorkerUnavailable: No worker polls it. Sessions wait until one starts.
+
+        Example:
+            await clew.check_worker()
         """
         request = DescribeTaskQueueRequest(
             namespace=self.temporal.namespace,

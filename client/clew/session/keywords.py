@@ -18,7 +18,25 @@ from clew_workflows.contract.webhooks import Webhook
 
 
 class MessageOptions(TypedDict, total=False):
-    """Options of `Session.message` and `Session.ask`: the fields of `MessageInput`, beside the content."""
+    """Options of `Session.message` and `Session.ask`: the fields of `MessageInput`, beside the content.
+
+    Attributes:
+        request_id: The request's id: each is served once. None: a new one is made.
+        on_busy: What happens to the message while a request is active: `reject`, `queue`, `steer` or `interrupt`.
+        context_policy: Overlays the session's policy for this request.
+        model: The model of this request, as `provider:name`.
+        fallbacks: The models that this request tries during an outage; `[]`: none.
+        model_options: Overlay the session's options for this request, such as `temperature` or `max_output_tokens`.
+        shortens_only: Whether `max_output_tokens` may make replies shorter than the session's, and not longer.
+        max_iterations: The most model calls of the run, 1 to 1 000.
+        timeout_seconds: The request fails with `timeout` after so many seconds. Waiting for people does not count.
+        output_schema: The JSON Schema that the answer must follow. `answer` takes a Python type instead.
+        tools: The tools of this request: some of the session's; `[]`: none.
+        external_tools: The caller's tools of this request, instead of the session's; `[]`: none.
+        replies: What was answered to the content elsewhere, in order. The run goes on behind them.
+        metadata: Names and values of your own; tools get them as `request_metadata`.
+        refs: References of your own, such as the message's id in another system. No model reads them.
+    """
 
     request_id: str | None
     on_busy: OnBusy | None
@@ -38,7 +56,17 @@ class MessageOptions(TypedDict, total=False):
 
 
 class InputOptions(TypedDict, total=False):
-    """Options of `Session.steer` and `Session.inject`: the fields of `SteerInput`, beside the content."""
+    """Options of `Session.steer` and `Session.inject`: the fields of `SteerInput`, beside the content.
+
+    Attributes:
+        at: When the run reads the input: with its answer (`terminal`), or before its next model call (`step`).
+        input_id: The input's id: each is accepted once. None: a new one is made.
+        expected_request_id: Refuse the input unless this request is active.
+        on_failure: If the run fails before it reads the input: a follow-up run answers it (`follow_up`, the default),
+            or it is dropped (`drop`).
+        source: The sender: a name or an id.
+        refs: References of your own. No model reads them.
+    """
 
     at: Steering | None
     input_id: str | None
@@ -52,6 +80,28 @@ class ConfigChanges(TypedDict, total=False):
     """Options of `Session.configure`: the fields of `ConfigureInput`. Those left out keep their values.
 
     Tools are named, or given as the objects that the workers have; an agent likewise.
+
+    Attributes:
+        agent: The agent, which the workers have.
+        model: The model, as `provider:name`.
+        fallbacks: The models that a run tries, in this order, during an outage of its model; at most 8.
+        system_prompt: The system prompt; at most 65 536 bytes.
+        tools: The tools of the workers that the model may call; `mcp:SERVER/*` names all of an MCP server.
+        external_tools: Tools of the caller, whose calls wait for `Session.submit_tool_result`.
+        provider_tools: Tools that the model's provider runs: `web_search`, `web_fetch`, `code_execution`,
+            `image_generation`.
+        require_approval: Tools whose calls wait for a person, beside those that always do.
+        approval_scope: Which calls of a reply wait for an approval: those that need it (`call`, the default), or all
+            of the reply (`round`).
+        context_policy: How contexts are made.
+        model_options: Options of model calls, such as `temperature`.
+        on_busy: What happens to a message while a request is active: `reject` (the default), `queue`, `steer` or
+            `interrupt`.
+        steering: When a run reads an input that does not say: `terminal` (the default) or `step`.
+        limits: Limits of inputs, tool results, tokens and cost.
+        priority: Which calls the workers take first: 1 the first, 3 the default, 5 the last.
+        metadata: Names and values of your own, all texts. `user` is the one that lists and deletions go by.
+        webhooks: URLs that are told of events, at most 8.
     """
 
     agent: str | Agent | None
@@ -74,7 +124,18 @@ class ConfigChanges(TypedDict, total=False):
 
 
 class SessionOptions(ConfigChanges, total=False):
-    """Options of `Clew.open`: the fields of `SessionConfig`. With an agent, those left out are the agent's."""
+    """Options of `Clew.open`: the fields of `SessionConfig`. With an agent, those left out are the agent's.
+
+    Attributes:
+        pin: Whether the session keeps the version of the agent and the tools' schemas with which it began. Default:
+            false.
+        strategy: The loop of a run; only `react` is accepted.
+        max_iterations: The most model calls of a run, 1 to 1 000. Default: 10.
+        request_timeout_seconds: The time of a request, in seconds. Waiting for people does not count. Default: 900.
+        encoding: The encoding that tokens are counted under. Default: that of the model's family.
+        idle_timeout_seconds: The session hibernates after so many seconds without work; at most 10 years. Default: it
+            does not.
+    """
 
     pin: bool | None
     strategy: str | None
@@ -85,7 +146,19 @@ class SessionOptions(ConfigChanges, total=False):
 
 
 class EntryFilters(TypedDict, total=False):
-    """Filters of entries: fields of `EntriesQuery`. An entry must meet all of them."""
+    """Filters of entries: fields of `EntriesQuery`. An entry must meet all of them.
+
+    Attributes:
+        kind: The kind, such as `ai_message`, `config`, `run`, `approval`, `error`, `summary` or `fork`.
+        context_ref: The lane.
+        request_id: The request.
+        run_id: The run.
+        call_id: The model call.
+        tool_call_id: The tool call.
+        parent_call_id: The model call before.
+        iteration: The number of the model call in its run, from 1.
+        source: The sender of an input.
+    """
 
     kind: str | None
     context_ref: str | None

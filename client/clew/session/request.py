@@ -131,9 +131,15 @@ class Outcome(RequestOutcome, Generic[T]):
 class Request(Generic[T]):
     """A request of a session. `Session.message` and `Session.request` return it.
 
+    Any process can make one of the same request, also after a crash. Waiting costs nothing and may take months.
+
     Attributes:
         session_id: The session's id.
         request_id: The request's id.
+
+    Example:
+        request = await session.message("Where is my order?", request_id="msg-93")
+        print(await request.answer())
     """
 
     def __init__(
@@ -149,11 +155,21 @@ class Request(Generic[T]):
         return f"<request {self.request_id} of {self.session_id}>"
 
     async def result(self) -> RequestOutcome:
-        """Wait until the request ends and return its outcome.
+        """Wait until the request ends and return its outcome. A failed or cancelled request raises no error here.
+
+        Returns:
+            The outcome: `status` (`completed`, `failed` or `cancelled`), `termination_reason`, `error`, `usage` in
+            tokens and USD, `iterations`, and `answer_seq`, the entry of the answer. Of a request with an answer type
+            also `answer`, its text, and `value`.
 
         Raises:
             Interrupted: The session was terminated or has timed out.
+            Refusal: The session has refused the message after it had accepted it.
             UnknownRequest: The session knows no request with this id.
+
+        Example:
+            outcome = await request.result()
+            print(outcome.status, outcome.usage.cost_usd, outcome.error and outcome.error.message)
         """
         return await self._wait_for_outcome()
 
@@ -161,16 +177,27 @@ class Request(Generic[T]):
         """Wait for the answer and return its text, or its value if the request has an answer type.
 
         Raises:
-            RequestFailed: The request ended without an answer.
+            RequestFailed: The request ended without an answer; its `outcome` says why.
             pydantic.ValidationError: The answer does not match the type. Types may check more than their schemas.
+
+        Example:
+            print(await request.answer())
         """
         return cast("T", await self._read_text(await self.result()))
 
     async def reply(self) -> AssistantMessage:
         """Wait for the answer and return its message: the text with its citations, its reasoning and its recipe.
 
+        Returns:
+            The message: `text`, `content`, `citations`, `provider_calls`, `thinking` and `recipe`.
+
         Raises:
             RequestFailed: The request ended without an answer.
+
+        Example:
+            reply = await request.reply()
+            for citation in reply.citations or ():
+                print(citation["url"])
         """
         outcome = await self.result()
         if outcome.status != "completed" or outcome.answer_seq is None:
@@ -180,10 +207,19 @@ class Request(Generic[T]):
     async def events(self) -> AsyncGenerator[SessionEvent, None]:
         """Follow the request as `Session.follow` follows a session: from its first entry to its outcome.
 
+        Yields:
+            Events of `clew.session.events`, as `Session.follow` does.
+
         Raises:
             Interrupted: The session's workflow was terminated, or has timed out or failed.
             Refusal: The session has refused the message after it had accepted it.
             UnknownRequest: The session knows no request with this id.
+
+        Example:
+            events = request.events()
+            async for event in events:
+                if event.type == "text":
+                    print(event.text, end="")
         """
         async with aclosing(self._follow()) as events:
             async for event in events:

@@ -68,10 +68,17 @@ Reason = Literal["manual", "restore", "compaction", "system"]
 class Session(SessionReads):
     """One durable session. It serves one request at a time: use two sessions for two conversations.
 
+    `Clew.open` opens one, `Clew.session` makes a handle without a call of the server, in any process. A session that
+    hibernates or was closed can still be read; open it again to change it.
+
     Attributes:
         id: The session's id.
         ignored: The fields of the call of `Clew.open` whose value differs in the session, which existed already; with
-            the session's values.
+            the session's values. Empty for a new session.
+
+    Example:
+        session = await clew.open("support-4711", agent="support")
+        print(await session.ask("Where is my order?"))
     """
 
     def __init__(
@@ -97,11 +104,25 @@ class Session(SessionReads):
     async def ask(self, content: AnyContent, *, answer: Any = None, **options: Unpack[MessageOptions]) -> Any:
         """Send a message and wait for the answer. Takes the options of `message`. Logs why a model call is retried.
 
+        Args:
+            content: A text, a part (`Image`, `Audio`, `File`), or a list of texts and parts.
+            answer: The type of the answer: any type that pydantic can turn into a JSON Schema. None: a text.
+            options: The options of the message (`MessageOptions`).
+
+        Returns:
+            The text of the answer, or a value of the type `answer`.
+
         Raises:
-            RequestFailed: The request ended without an answer.
+            Busy: A request is active, and `on_busy` is `reject`.
+            RequestFailed: The request ended without an answer; its `outcome` says why.
+            RequestReused: Another message was accepted under the `request_id` before.
             Refusal: The session refused the message. Nothing has changed.
             pydantic.ValidationError: The answer does not match the type `answer`. Types may check more than their
                 schemas.
+
+        Example:
+            text = await session.ask("Where is my order?", request_id="msg-93", timeout_seconds=60)
+            years = await session.ask("Which years?", answer=list[int])
         """
         async with warn_of_retries(self._handle):
             return await (await self._send_message(content, options, answer, awaits_answer=True)).answer()
@@ -125,13 +146,24 @@ class Session(SessionReads):
         then `Request.result` raises the refusal. So it does with a message that names blobs, which a worker checks
         before the session decides: an `UnknownBlob` is raised by `Request.result`.
 
-        `answer` is the type of the answer: any type that pydantic can turn into a JSON Schema, which takes the place
-        of `output_schema`. The answer must meet the schema.
+        Args:
+            content: A text, a part (`Image`, `Audio`, `File`), or a list of texts and parts. Bytes are stored before.
+            answer: The type of the answer: any type that pydantic can turn into a JSON Schema, which takes the place
+                of `output_schema`. The answer must meet the schema. None: a text.
+            options: The options of the message (`MessageOptions`).
+
+        Returns:
+            The request. `result` waits for its outcome, `answer` for its answer, and `events` follows it.
 
         Raises:
+            Busy: A request is active, and `on_busy` is `reject`.
             Refusal: The session refused the message. Nothing has changed.
             RequestReused: Another message was accepted under the `request_id` before.
             pydantic.PydanticUserError: Pydantic makes no JSON Schema of the type.
+
+        Example:
+            request = await session.message("And the invoice?", request_id="msg-93", on_busy="queue")
+            outcome = await request.result()
         """
         return await self._send_message(content, options, answer, awaits_answer=False)
 
@@ -144,22 +176,41 @@ class Session(SessionReads):
     def request(self, request_id: str, *, answer: Any = None) -> Request[Any]:
         """Make a handle of a request that any client has sent, without checking that the request exists.
 
-        `answer`: the type of the answer, as in `message`.
+        Args:
+            request_id: The id of the request. A session knows the newest 1 000.
+            answer: The type of the answer, as in `message`.
+
+        Example:
+            outcome = await session.request("msg-93").result()
         """
         return make_request(self._handle, request_id, answer)
 
     async def steer(self, content: AnyContent, **options: Unpack[InputOptions]) -> InputReceipt:
         """Send the active run a user's correction. It reads it after the answer, or before the next model call.
 
+        Args:
+            content: A text, a part, or a list of texts and parts.
+            options: The options of the input (`InputOptions`).
+
+        Returns:
+            The id of the input, the request whose run reads it, and its position among those that wait.
+
         Raises:
             Idle: No request is active or waits.
             RequestMismatch: Another request than `expected_request_id` is active.
             Refusal: The session refused it for another reason.
+
+        Example:
+            await session.steer("Only the last order, please", at="step")
         """
         return await _submit(self._handle, "steer", await self._blobs.make_content(content), options)
 
     async def inject(self, content: AnyContent, **options: Unpack[InputOptions]) -> InputReceipt:
-        """Send the active run a program's message. Otherwise the same as `steer`."""
+        """Send the active run a program's message. Otherwise the same as `steer`, with its arguments and errors.
+
+        Example:
+            await session.inject("The parcel has just arrived", source="tracking")
+        """
         return await _submit(self._handle, "inject", await self._blobs.make_content(content), options)
 
     async def cancel(
@@ -169,11 +220,23 @@ class Session(SessionReads):
         reason: str | None = None,
         inputs: Literal["drop", "follow_up"] | None = None,
     ) -> CancelReceipt:
-        """Cancel the active request, or the one that `request_id` names. Unread inputs are dropped by default.
+        """Cancel the active request, or one that waits. The text so far stays in the thread.
+
+        Args:
+            request_id: The request; None: the active one.
+            reason: Why, for people; the outcome has it.
+            inputs: What happens to inputs that the run has not read: `drop`, the default, or `follow_up`: another run
+                answers them.
+
+        Returns:
+            The request, and whether it was cancelled: it may have ended before.
 
         Raises:
             Idle: No request is active or waits.
             RequestMismatch: `request_id` names neither the active request nor a waiting one.
+
+        Example:
+            await session.cancel(reason="the user pressed stop")
         """
         command = {"request_id": request_id, "reason": reason, "inputs": inputs}
         return await self._handle.call("cancel_request", make_input(CancelInput, command), CancelReceipt)
@@ -191,11 +254,24 @@ class Session(SessionReads):
     ) -> OperationReceipt:
         """Replace a lane's context by a snapshot. During a run the operation waits until the run ends.
 
-        An `op_id` is applied once. With `base_seq` the lane's messages after that seq stay, else none does. `reason`
-        (`manual` by default) and `meta` are stored with the entry.
+        Args:
+            messages: The new context, oldest message first. Results of tool calls follow right after their calls.
+            op_id: The id of the operation; each is applied once. A session knows the newest 128.
+            context_ref: The lane; None: the active one.
+            system_prompt: The lane's system prompt from then on; None: the session's.
+            base_seq: The lane's messages after this seq stay; None: none does.
+            reason: Stored with the entry; `manual` by default.
+            meta: Names and values that are stored with the entry. No model reads them.
+
+        Returns:
+            `applied` with the seq of the entry, `deferred` to the end of the run, or `duplicate`: the id is known.
 
         Raises:
             InvalidOperation: The snapshot is not a valid context, or `base_seq` is not in the thread.
+            RequestReused: Another operation had this `op_id`.
+
+        Example:
+            await session.replace_context([{"role": "user", "content": "My order is 1234."}], op_id="op-1")
         """
         snapshot: dict[str, Any] = {"messages": [await self._store_media(message) for message in messages]}
         if system_prompt is not None:
@@ -204,11 +280,34 @@ class Session(SessionReads):
         return await _operate(self._handle, op_id, context_ref, {"type": "replace", **operation})
 
     async def reset_context(self, *, op_id: str, context_ref: str | None = None) -> OperationReceipt:
-        """Empty a lane's context, by default the active lane's. The messages stay in the thread."""
+        """Empty a lane's context, by default the active lane's. The messages stay in the thread.
+
+        Args:
+            op_id: The id of the operation; each is applied once.
+            context_ref: The lane; None: the active one.
+
+        Returns:
+            As `replace_context`.
+
+        Example:
+            await session.reset_context(op_id="reset-1")
+        """
         return await self.replace_context([], op_id=op_id, context_ref=context_ref)
 
     async def switch_context(self, context_ref: str, *, op_id: str, reason: Reason | None = None) -> OperationReceipt:
-        """Make another lane active; a new lane is empty. During a run the switch waits until the run ends."""
+        """Make another lane active; a new lane is empty. During a run the switch waits until the run ends.
+
+        Args:
+            context_ref: The name of the lane: 1 to 200 characters. The first lane of a session is `default`.
+            op_id: The id of the operation; each is applied once.
+            reason: Stored with the entry; `manual` by default.
+
+        Returns:
+            As `replace_context`.
+
+        Example:
+            await session.switch_context("draft", op_id="op-2")
+        """
         return await _operate(self._handle, op_id, context_ref, {"type": "switch", "reason": reason})
 
     async def summarize(
@@ -216,13 +315,25 @@ class Session(SessionReads):
     ) -> SummaryReceipt:
         """Have a model summarize a lane, and return when the summary is committed. `expand` undoes it.
 
-        A summary covers all messages up to `to_seq`, by default all but the last turns that the policy keeps. It
-        continues the summary before it, unless that one covers `from_seq`: then all messages are read again.
+        A summary covers all messages up to `to_seq`. It continues the summary before it, unless that one covers
+        `from_seq`: then all messages are read again.
+
+        Args:
+            from_seq: The first entry that the model reads anew; None: the one after the summary before.
+            to_seq: The last entry that is covered; None: all but the last turns that the policy keeps.
+            context_ref: The lane; None: the active one.
+
+        Returns:
+            The seq of the summary's entry, the entries that it covers, and its tokens.
 
         Raises:
             Busy: A request is active, or another summary is being written.
             NothingToSummarize: The lane has no messages in this range.
             Refusal: The model wrote no usable summary (`unusable_summary`), or its provider failed.
+
+        Example:
+            receipt = await session.summarize()
+            print(receipt.to_seq, receipt.tokens)
         """
         command = {"context_ref": context_ref, "from_seq": from_seq, "to_seq": to_seq}
         return await self._handle.call("summarize", make_input(SummarizeInput, command), SummaryReceipt)
@@ -235,9 +346,20 @@ class Session(SessionReads):
         Pinned messages and the last turns stay. An idle session answers when it is done. During a run the receipt is
         `deferred`: the summary is written after it, and a failure is recorded as an `error` entry.
 
+        Args:
+            op_id: The id of the operation; each is applied once.
+            context_ref: The lane; None: the active one.
+            to_seq: The last entry that is covered; None: all but the last turns that the policy keeps.
+
+        Returns:
+            As `replace_context`.
+
         Raises:
             NothingToSummarize: The session is idle, and the lane has no messages in this range.
             Refusal: The model wrote no usable summary (`unusable_summary`), or its provider failed.
+
+        Example:
+            await session.compact(op_id="compact-1")
         """
         operation = {"type": "replace", "reason": "compaction", "base_seq": to_seq}
         return await _operate(self._handle, op_id, context_ref, operation)
@@ -245,29 +367,64 @@ class Session(SessionReads):
     async def expand(self, *, op_id: str, context_ref: str | None = None) -> OperationReceipt:
         """Undo a lane's latest compaction or summary: contexts show the covered messages again.
 
+        Args:
+            op_id: The id of the operation; each is applied once.
+            context_ref: The lane; None: the active one.
+
+        Returns:
+            As `replace_context`.
+
         Raises:
             InvalidOperation: The lane has no compaction and no summary.
+
+        Example:
+            await session.expand(op_id="expand-1")
         """
         return await _operate(self._handle, op_id, context_ref, {"type": "expand"})
 
     async def pin(self, *seqs: int, op_id: str, context_ref: str | None = None) -> OperationReceipt:
         """Keep messages in all contexts of their lane, unchanged, also when others are truncated or summarized.
 
+        Args:
+            seqs: The seqs of the messages, as `transcript` and `entries` have them.
+            op_id: The id of the operation; each is applied once.
+            context_ref: The lane; None: the active one.
+
+        Returns:
+            As `replace_context`.
+
         Raises:
             InvalidOperation: A seq is not a message of the lane, or the pins are too many or too large.
+
+        Example:
+            await session.pin(1, 4, op_id="pin-1")
         """
         return await _operate(self._handle, op_id, context_ref, {"type": "pin", "seqs": list(seqs)})
 
     async def unpin(self, *seqs: int, op_id: str, context_ref: str | None = None) -> OperationReceipt:
-        """Undo `pin` for messages of a lane."""
+        """Undo `pin` for messages of a lane. Takes the arguments of `pin`, and raises as it does.
+
+        Example:
+            await session.unpin(1, 4, op_id="unpin-1")
+        """
         return await _operate(self._handle, op_id, context_ref, {"type": "unpin", "seqs": list(seqs)})
 
     async def configure(self, **changes: Unpack[ConfigChanges]) -> ConfigureReceipt:
         """Change fields of the configuration. During a run the change waits until the run ends.
 
+        Args:
+            changes: The fields to change (`ConfigChanges`). Others stay. `context_policy`, `model_options` and
+                `limits` are overlaid field by field; a list replaces the one in force.
+
+        Returns:
+            `applied` with the seq of the `config` entry, or `deferred` to the end of the run.
+
         Raises:
             InvalidInput: A value is not valid, or fields of the policy contradict each other.
             InvalidTokenBudget: The policy leaves no budget for messages.
+
+        Example:
+            await session.configure(model="openai:gpt-4.1", limits={"max_cost_usd": 2.0})
         """
         return await self._handle.call("configure", make_input(ConfigureInput, changes), ConfigureReceipt)
 
@@ -280,16 +437,24 @@ class Session(SessionReads):
         by: str | None = None,
         settings: RunSettings | Mapping[str, Any] | None = None,
     ) -> ApprovalReceipt:
-        """Approve a waiting tool call. `arguments` replace those of the model.
+        """Approve a waiting tool call. It runs at once.
 
-        The run goes on with the `settings`; None: with those that it has.
-
-        Only the thread has the `reason` and `by`, the person that approves: no model reads them.
+        Args:
+            tool_call_id: The call, as `list_waiting_calls` and `status` list it.
+            arguments: Replace the model's arguments. The model reads the change. None: they stay.
+            reason: Why, for people; at most 2 000 characters. Only the thread has it.
+            by: The person that approves: a name or an id. Nobody checks it. Only the thread has it.
+            settings: The run goes on with these settings; None: with those that it has.
 
         Raises:
             AlreadyResolved: The call was approved or denied before.
             UnknownApproval: No such call waits for approval.
             InvalidInput: The arguments do not match the tool's schema.
+
+        Example:
+            status = await session.status()
+            for call in status.pending_approvals:
+                await session.approve(call.tool_call_id, by="ada")
         """
         fields = {"reason": reason, "by": by, "arguments": arguments, "settings": settings}
         return await _resolve(self._handle, tool_call_id, "approve", **fields)
@@ -302,13 +467,20 @@ class Session(SessionReads):
         by: str | None = None,
         settings: RunSettings | Mapping[str, Any] | None = None,
     ) -> ApprovalReceipt:
-        """Deny a waiting tool call. The model reads the reason. `by` is a name or an id, for the thread alone.
+        """Deny a waiting tool call. It does not run, and the model reads the reason.
 
-        The run goes on with the `settings`; None: with those that it has.
+        Args:
+            tool_call_id: The call, as `list_waiting_calls` and `status` list it.
+            reason: Why, for the model; at most 2 000 characters.
+            by: The person that denies: a name or an id. Only the thread has it.
+            settings: The run goes on with these settings; None: with those that it has.
 
         Raises:
             AlreadyResolved: The call was approved or denied before.
             UnknownApproval: No such call waits for approval.
+
+        Example:
+            await session.deny("tool00001", reason="only with an invoice", by="ada")
         """
         return await _resolve(self._handle, tool_call_id, "deny", reason=reason, by=by, settings=settings)
 
@@ -321,17 +493,26 @@ class Session(SessionReads):
         by: str | None = None,
         settings: RunSettings | Mapping[str, Any] | None = None,
     ) -> ToolResultReceipt:
-        """Answer a waiting call of an external tool. `content` is a text, or any other JSON value.
+        """Answer a waiting call of an external tool.
 
-        The run goes on with the `settings`, such as another choice of tools; None: with those that it has.
-
-        `by` is the name or the id of the person or program that answers; only the thread has it.
+        Args:
+            tool_call_id: The call, as `list_waiting_calls` and `status` list it.
+            content: A text; a list of parts, of which at least one is an image, a recording or a file that was stored
+                before; or any other JSON value, whose JSON text the model reads.
+            is_error: Whether the model reads it as an error.
+            by: The person or the program that answers: a name or an id. Only the thread has it.
+            settings: The run goes on with these settings, such as another choice of tools; None: with those that it
+                has.
 
         Raises:
             AlreadyAnswered: A result of the call was submitted before.
             CallEnded: The call has timed out, or its run has ended.
             TooLarge: The text of the result is larger than the session's `max_tool_result_bytes`.
+            UnknownBlob: A part names a blob that the session does not have.
             UnknownToolCall: No external call of this id waits.
+
+        Example:
+            await session.submit_tool_result("tool00001", {"status": "sent"}, by="warehouse")
         """
         command = {
             "tool_call_id": tool_call_id,
@@ -352,9 +533,20 @@ class Session(SessionReads):
         Args:
             from_seq: Seq of the first entry; None: begin with the next entry that is committed.
 
+        Yields:
+            Events of `clew.session.events`; `type` says which: `entry`, `text`, `thinking`, `tool_started`,
+            `tool_progress`, `tool_finished`, `approval_required`, `result_required`, `subagent_waiting`, `retrying`,
+            `restarted` and `status`.
+
         Raises:
             Interrupted: The session's workflow was terminated, or has timed out or failed.
             NotFound: There is no such session.
+
+        Example:
+            events = session.follow(0)
+            async for event in events:
+                if event.type == "entry":
+                    print(event.seq, event.entry.kind)
         """
         async with aclosing(follow_session(self._handle, from_seq)) as events:
             async for event in events:
@@ -380,9 +572,13 @@ class Session(SessionReads):
         Raises:
             ArchiveUnavailable: The store has not taken the upload.
             ContentMismatch: The bytes have another type than `media_type`.
-            TooLarge: There are too many.
+            TooLarge: There are more than 50 MiB.
             UnsupportedContent: No model can read a file of that type.
             UploadUnavailable: `direct`, and the workers' store signs no URLs.
+
+        Example:
+            blob = await session.put_blob("invoice.pdf")
+            await session.ask(["What is the total?", File.from_blob(blob)])
         """
         return await self._blobs.put(source, media_type, name, direct=direct)
 
@@ -405,13 +601,20 @@ class Session(SessionReads):
             media_type: The type that they must have; None: that of the first bytes.
             name: The name of the file.
             digest: The SHA-256 that they must have; None: any.
-            expires_seconds: The URL is valid for so long, and so long the upload can be finished.
+            expires_seconds: The URL is valid for so many seconds, and so long the upload can be finished: at most
+                3 600.
+
+        Returns:
+            The `upload_id`, and the `url`, `method` and `headers` of the browser's request. The URL is a secret.
 
         Raises:
             ArchiveUnavailable: The store cannot be used at present.
             NotEncrypted: Encryption is on, and a browser has no keys: use `put_blob`.
             TooLarge: No blob may have so many bytes.
             UploadUnavailable: The workers' store signs no URLs, as a local folder does not: use `put_blob`.
+
+        Example:
+            upload = await session.start_upload(1_200_000, name="screen.png", media_type="image/png")
         """
         return await self._blobs.start_upload(
             bytes=size, media_type=media_type, name=name, digest=digest, expires_seconds=expires_seconds
@@ -428,20 +631,42 @@ class Session(SessionReads):
             UnknownUpload: The session has no such upload, or nothing was uploaded.
             UnsupportedContent: No model can read a file of that type.
             UploadExpired: The time of the upload is over.
+
+        Example:
+            blob = await session.finish_upload(upload.upload_id)
         """
         return await self._blobs.finish_upload(upload_id)
 
     async def read_blob(self, blob: Blob | str) -> bytes:
-        """Read the bytes of a blob, which a description or a digest names. They are verified.
+        """Read the bytes of a blob. They are verified.
+
+        Args:
+            blob: The description of the blob, as parts of messages have it, or its digest.
 
         Raises:
             ArchiveDamaged: The stored bytes are not those of the digest.
             UnknownBlob: The session has no such blob.
+
+        Example:
+            data = await session.read_blob(part["blob"])
         """
         return b"".join([piece async for piece in self._blobs.read(blob)])
 
     async def stream_blob(self, blob: Blob | str) -> AsyncGenerator[bytes, None]:
-        """Read a blob in pieces. After the last one the digest is verified; raises as `read_blob` does."""
+        """Read a blob in pieces. After the last one the digest is verified.
+
+        Args:
+            blob: The description of the blob, or its digest.
+
+        Raises:
+            ArchiveDamaged: The stored bytes are not those of the digest. The pieces so far are not to be used.
+            UnknownBlob: The session has no such blob.
+
+        Example:
+            pieces = session.stream_blob(blob)
+            async for piece in pieces:
+                file.write(piece)
+        """
         async with aclosing(self._blobs.read(blob)) as pieces:
             async for piece in pieces:
                 yield piece
@@ -450,12 +675,20 @@ class Session(SessionReads):
         """Write a lane's context and the configuration into a signed token, for `Clew.restore`.
 
         The token is encrypted if the client has keys (`CLEW_ENCRYPTION_KEYS`); otherwise any reader of the token can
-        read the context. It expires after 30 days by default.
+        read the context.
+
+        Args:
+            context_ref: The lane; None: the active one.
+            expires_seconds: The token can be restored for so many seconds; None: 30 days.
 
         Raises:
             Busy: A request is active or waits.
             CheckpointUnavailable: The workers have no key for checkpoints.
             TooLarge: The context is larger than a token or a session's snapshot may be.
+
+        Example:
+            token = await session.checkpoint(expires_seconds=3600)
+            copy = await clew.restore(token, session_id="support-4711-b")
         """
         command = make_input(CheckpointInput, {"context_ref": context_ref, "expires_seconds": expires_seconds})
         receipt = await self._handle.call("checkpoint", command, CheckpointReceipt)
@@ -464,9 +697,18 @@ class Session(SessionReads):
     async def hibernate(self, reason: str | None = None) -> HibernateReceipt:
         """Archive all of the session and end its workflow. `Clew.open` resumes it.
 
+        Args:
+            reason: Why, for people.
+
+        Returns:
+            The seq of the thread's last entry.
+
         Raises:
             ArchiveUnavailable: The archive cannot be written at present. The session continues.
             Busy: A request is active or waits.
+
+        Example:
+            await session.hibernate()
         """
         command = make_input(HibernateInput, {"reason": reason})
         return await self._handle.end("hibernate", command, HibernateReceipt)
@@ -476,8 +718,13 @@ class Session(SessionReads):
     ) -> Session:
         """Start a new session that begins with this session's entries.
 
-        `at_seq` is the last entry that both have, by default the newest. Afterwards the sessions are independent;
-        requests in progress stay with this one. Repeating a fork with the same `session_id` gives the same session.
+        Afterwards the sessions are independent; requests in progress stay with this one. Repeating a fork with the
+        same `session_id` gives the same session.
+
+        Args:
+            at_seq: The seq of the last entry that both have; None: the newest.
+            session_id: The id of the new session; None: one is made.
+            metadata: Names and values of the new session, beside those that it has from this one.
 
         Raises:
             InvalidInput: There is no such entry.
@@ -485,6 +732,9 @@ class Session(SessionReads):
             RequestReused: Another session has this id.
             WorkerUnavailable: The fork may be made in part. The error names the `session_id` and the `at_seq` with
                 which a repetition finishes it.
+
+        Example:
+            branch = await session.fork(at_seq=10, session_id="support-4711-alt")
         """
         fork_id = name_fork(self.id, uuid.uuid4().hex) if session_id is None else session_id
         if at_seq is None and session_id is not None:
@@ -511,10 +761,21 @@ class Session(SessionReads):
     async def close(self, reason: str | None = None) -> CloseReceipt:
         """Cancel every request and end the session. Return when all of it is archived and its workflow has ended.
 
+        Its thread stays readable, and `Clew.open` continues it. `Clew.delete` deletes it.
+
+        Args:
+            reason: Why, for people.
+
+        Returns:
+            The seq of the thread's last entry.
+
         Raises:
             ArchiveUnavailable: The archive cannot be written at present. The session is closed, and ends once it is
                 archived. Call `close` again to wait for that.
             Closed: The session has ended already.
+
+        Example:
+            await session.close("the case is solved")
         """
         return await self._handle.end("close_session", make_input(CloseInput, {"reason": reason}), CloseReceipt)
 

@@ -67,7 +67,13 @@ class SessionLists:
         Raises:
             ArchiveUnavailable: The archive cannot be read at present.
             InvalidInput: An argument is not valid.
-            SearchAttributesMissing: The namespace lacks the search attributes that the filters need.
+            SearchAttributesMissing: The namespace lacks the search attributes that the filters need:
+                `clew setup-namespace` adds them.
+
+        Example:
+            waiting = clew.sessions(user="ada", status="awaiting_approval", since="7d")
+            async for summary in waiting:
+                print(summary.session_id, summary.title, summary.cost_usd)
         """
         if status is not None and status not in get_args(ListedStatus):
             raise InvalidInput(f"status: it is one of {', '.join(get_args(ListedStatus))}")

@@ -387,9 +387,17 @@ class SessionReads:
     async def status(self) -> SessionStatus:
         """Read what the session is doing, its configuration and its usage.
 
+        Returns:
+            The status: among others `status` (`idle`, `awaiting_model`, `awaiting_approval` and so on), `request_id`,
+            `pending_approvals`, `pending_external_calls`, `config`, and `usage` in tokens and USD.
+
         Raises:
             Closed: The session has ended, and the server has forgotten its workflow.
             NotFound: There is no such session.
+
+        Example:
+            status = await session.status()
+            print(status.status, status.usage.cost_usd)
         """
         try:
             return await read_status(self._handle)
@@ -399,9 +407,18 @@ class SessionReads:
     async def list_waiting_calls(self) -> Sequence[WaitingCall]:
         """List the tool calls that wait for people or programs, in this session and in the subagents that it has.
 
+        Returns:
+            The calls, this session's first. Each has the `session_id` in which it waits, `needs` (`approval` or
+            `result`), and the `call` with `tool_call_id`, `name` and `arguments`.
+
         Raises:
             Closed: The session has ended, and the server has forgotten its workflow.
             NotFound: There is no such session.
+
+        Example:
+            calls = await session.list_waiting_calls()
+            for waiting in calls:
+                print(waiting.session_id, waiting.needs, waiting.call.name, waiting.call.arguments)
         """
         try:
             return await list_waiting_calls(self._handle)
@@ -419,14 +436,26 @@ class SessionReads:
     ) -> Context:
         """Read a lane's context: the current one, the one at a seq, that of a model call, or a preview.
 
-        With `pending`, messages that a user might send next, it is a preview of the call that would follow:
-        `meta.fits` says whether they fit, `meta.input_cost_usd` what the prompt costs. Nothing is committed.
-        `context_policy` overrides fields of the policy in force.
+        Args:
+            context_ref: The lane; None: the active one.
+            at_seq: The context at this entry; None: at the newest.
+            call_id: The context that this model call was sent, byte for byte. Recipes of replies name it.
+            context_policy: Overrides fields of the policy in force.
+            pending: Messages that a user might send next. The context is then a preview of the call that would
+                follow, and nothing is committed.
+
+        Returns:
+            The `messages`, as the model gets them, and `meta`: `estimated_tokens`, `digest`, and of a preview `fits`
+            and `input_cost_usd`.
 
         Raises:
             InvalidInput: There is no such model call, or fields of the policy contradict each other.
             InvalidTokenBudget: The policy leaves no budget for messages.
             NotFound: There is no such session.
+
+        Example:
+            preview = await session.context(pending=["And where is it now?"])
+            print(preview.meta.fits, preview.meta.estimated_tokens)
         """
         query = {
             "context_ref": context_ref,
@@ -450,13 +479,46 @@ class SessionReads:
         limit: int | None = None,
         include_system: bool = False,
     ) -> list[TranscriptMessage]:
-        """Read a lane's messages in order, each with its seq. `limit`: at most this many, the newest ones."""
+        """Read a lane's messages in order, each with its seq.
+
+        Args:
+            context_ref: The lane; None: the active one.
+            from_seq: Seq of the first message.
+            limit: At most this many messages, the newest ones; None: all.
+            include_system: Whether the system prompt of the lane comes first.
+
+        Returns:
+            Messages as dictionaries: `seq`, `role`, `content`, and where they have them `tool_calls`, `citations` and
+            the caller's `refs`.
+
+        Raises:
+            NotFound: There is no such session.
+
+        Example:
+            messages = await session.transcript(limit=20)
+            for message in messages:
+                print(message["role"], message["content"])
+        """
         fields = {"context_ref": context_ref, "from_seq": from_seq, "limit": limit, "include_system": include_system}
         query = make_input(TranscriptQuery, fields)
         return [message async for message in read_transcript(self._handle, query)]
 
     async def window(self, token_budget: int, *, context_ref: str | None = None) -> Window:
-        """Read the newest messages that fit a token budget."""
+        """Read the newest messages that fit a token budget.
+
+        Args:
+            token_budget: The most tokens of the messages together.
+            context_ref: The lane; None: the active one.
+
+        Returns:
+            The `messages` and `meta` with their tokens.
+
+        Raises:
+            NotFound: There is no such session.
+
+        Example:
+            newest = (await session.window(2_000)).messages
+        """
         query = make_input(WindowQuery, {"token_budget": token_budget, "context_ref": context_ref})
         try:
             return Window.model_validate(await self._handle.query("window", query))
@@ -469,13 +531,37 @@ class SessionReads:
     async def entries(
         self, *, from_seq: int = 0, limit: int | None = None, **filters: Unpack[EntryFilters]
     ) -> list[Entry]:
-        """Read the thread's entries that meet the filters, in order."""
+        """Read the thread's entries that meet the filters, in order.
+
+        Args:
+            from_seq: Seq of the first entry.
+            limit: At most this many entries, counted from the first; None: all.
+            filters: Conditions that each entry meets (`EntryFilters`).
+
+        Returns:
+            The entries, archived or not. All of them are in memory: `read` has one page at a time.
+
+        Raises:
+            ArchiveUnavailable: The archive cannot be read at present.
+            NotFound: There is no such session.
+
+        Example:
+            replies = await session.entries(request_id="msg-93", kind="ai_message")
+        """
         return [entry async for entry in self.read(from_seq=from_seq, limit=limit, **filters)]
 
     async def read(
         self, *, from_seq: int = 0, limit: int | None = None, **filters: Unpack[EntryFilters]
     ) -> AsyncIterator[Entry]:
-        """Read entries like `entries`, but one by one: at most a page of the thread is in memory."""
+        """Read entries like `entries`, but one by one: at most a page of the thread is in memory.
+
+        Takes the arguments of `entries`, and raises as it does.
+
+        Example:
+            runs = session.read(kind="run")
+            async for entry in runs:
+                print(entry.seq, entry.payload["status"])
+        """
         query = make_input(EntriesQuery, {**filters, "from_seq": from_seq, "limit": limit})
         async for entry in read_entries(self._handle, query):
             yield entry

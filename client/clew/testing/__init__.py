@@ -1,7 +1,8 @@
 """Tests of agents: a Temporal server, a worker and scripted models in the test's own process.
 
 async with clew.testing.stack(tools=[refund]) as stack:
-    session = await stack.open([Reply(tool_calls=[ToolCall("refund", {"order": "7"})]), "Done."], tools=["refund"])
+    replies = [Reply(tool_calls=[ToolCall("refund", {"order": "7"})]), "Done."]
+    session = await stack.open(replies, tools=["refund"])
     assert await session.ask("My order is broken.") == "Done."
     (await stack.read(session)).expect_call("refund", order="7")
 

@@ -2,7 +2,7 @@
 
 @tool
 def lookup_order(order_id: str) -> dict[str, str]:
-'''Where an order is and when it arrives.'''
+    '''Where an order is and when it arrives.'''
 
 | type | a call |
 |---|---|

@@ -44,11 +44,13 @@ class ToolSettings(WaitSettings, total=False):
     """The settings of a tool's calls.
 
     Attributes:
-        timeout_seconds: The longest time of one attempt, in seconds; 60 by default. After that the model reads that
-            it timed out.
-        retries: The most repetitions of an attempt that failed, before the model reads the error; 0 by default.
-        idempotent: Whether a call may run again after its worker died; by default it may. If not, the call is not
-            repeated: the model reads that it is in doubt, with its idempotency key.
+        timeout_seconds: The longest time of one attempt, in seconds; 60 by default, at most 30 days. After that the
+            model reads that it timed out.
+        retries: The most repetitions of an attempt that raised an exception, before the model reads the error; 0 by
+            default, at most 1 000. A timeout is not repeated. Needs `idempotent`.
+        idempotent: Whether a call may run again after its worker died; **by default it may**. If not, the call is not
+            repeated: the model reads that it is in doubt, with its idempotency key. Set it to false for what moves
+            money or sends mail.
     """
 
     retries: int

@@ -40,6 +40,8 @@ class CallBlobs(BlobReader, Protocol):
 class ToolContext(ReadsBlobs):
     """The call that a tool serves. A tool that declares a parameter of this type receives it.
 
+    The model does not see the parameter. A unit test can make one.
+
     Attributes:
         session_id: The session's id, which is the workflow's id.
         request_id: The request in whose run the model called the tool.
@@ -50,6 +52,11 @@ class ToolContext(ReadsBlobs):
         agent: The name of the session's agent; None: it has none.
         metadata: The session's metadata, those of its agent included.
         request_metadata: The metadata of the message that the run serves.
+
+    Example:
+        @tool(idempotent=False)
+        def refund(order_id: int, context: ToolContext) -> str:
+            return bank.refund(order_id, customer=context.metadata["user"], key=context.idempotency_key)
     """
 
     session_id: str
@@ -69,6 +76,9 @@ class ToolContext(ReadsBlobs):
         Args:
             text: What the tool is doing; its first 1 000 characters are kept.
             fraction: The part of the work that is done, from 0 to 1.
+
+        Example:
+            context.report("asking the bank", 0.2)
         """
         self._report(text, fraction)
 
@@ -79,11 +89,19 @@ class ToolContext(ReadsBlobs):
 
         Raises:
             ArchiveUnavailable: The thread cannot be read at present.
+
+        Example:
+            receipt = (await context.list_media())[-1]
+            data = await context.read_blob(receipt)
         """
         return [] if self._blobs is None else await self._blobs.list_media()
 
     def list_media_sync(self) -> list[Media]:
-        """List them as `list_media` does, in a function that is not async. It blocks the thread."""
+        """List them as `list_media` does, in a function that is not async. It blocks the thread.
+
+        Example:
+            receipt = context.list_media_sync()[-1]
+        """
         return [] if self._blobs is None else self._blobs.list_media_sync()
 
 
@@ -250,11 +268,20 @@ def tool(
         task_queue: The task queue of the workers that run the function,
             `clew worker --serve tools --task-queue NAME`; None: that of the session. The session's workers need the
             module, too, for the schema.
-        settings: The settings of the calls (`ToolSettings`).
+        settings: The settings of the calls (`ToolSettings`). **A call may run twice** unless `idempotent=False`.
+
+    Returns:
+        The tool, which can still be called as the function. What the function returns is the result: a text, a value
+        that pydantic can turn into JSON, an `Image`, an `Audio`, a `File`, or a list with some of these.
 
     Raises:
         TypeError: A parameter has no annotation or a type without a JSON Schema, is positional-only, `*args` or
             `**kwargs`; or the name, the timeout, the retries or the task queue are out of bounds.
+
+    Example:
+        @tool(timeout_seconds=10, idempotent=False)
+        def refund(order_id: int, context: ToolContext) -> str:
+            return bank.refund(order_id, idempotency_key=context.idempotency_key)
     """
 
     def make_tool(decorated: Callable[P, R]) -> Tool[P, R]:

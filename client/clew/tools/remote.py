@@ -42,10 +42,14 @@ def external_tool(
         name: The name of the tool.
         description: What the tool does, for the model.
         parameters: The JSON Schema of the arguments, an object. Arguments are validated before a call waits.
-        settings: How calls wait (`WaitSettings`).
+        settings: How calls wait (`WaitSettings`): a day by default.
 
     Raises:
         TypeError: The name, the parameters or the timeout are out of bounds.
+
+    Example:
+        parameters = {"type": "object", "properties": {"item": {"type": "string"}}}
+        order = external_tool("order", "Order an item.", parameters)
     """
     return ExternalTool(make_spec(name, description, parameters), **settings)
 
@@ -95,6 +99,14 @@ def remote_tool(
     Raises:
         TypeError: The name, the parameters, the task queue, the activity, the timeout or the retries are out of
             bounds.
+
+    Example:
+        weather = remote_tool(
+            "weather",
+            "The weather in a city.",
+            {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+            task_queue="weather",
+        )
     """
     spec = make_spec(name, description, parameters)
     return RemoteTool(spec, task_queue=task_queue, activity=name if activity is None else activity, **settings)

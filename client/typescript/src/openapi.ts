@@ -1757,6 +1757,12 @@ export interface components {
         /**
          * AssistantMessage
          * @description A model's reply.
+         *
+         *     The reply of a call that is cancelled, or that fails and is not repeated, is `interrupted`: its text so far,
+         *     without tool calls and reasoning. Contexts show it with a note at its end, and it is never the answer of its
+         *     request. If the worker was lost, it has the newest 32 768 characters of the last heartbeat. Its usage is an
+         *     estimate where the provider has reported none. The text of a reply that the provider refused (`content_refused`)
+         *     is not kept.
          */
         AssistantMessage: {
             /** @description The lane. */
@@ -1938,6 +1944,10 @@ export interface components {
         /**
          * CancelInput
          * @description The argument of the update `cancel_request` and of the signal `cancel`.
+         *
+         *     The answer comes at once. If a reply is being streamed, the run ends when its worker has stopped and said what it
+         *     had read: within half a second, or within 8 seconds if the worker is lost. Until then `status` is `stopping`, and
+         *     other updates and signals wait. To cancel a request that joined a run cancels the run.
          */
         CancelInput: {
             /**
@@ -2315,6 +2325,10 @@ export interface components {
         /**
          * CloseInput
          * @description The argument of the update `close_session` and of the signal `close`.
+         *
+         *     It cancels all requests, archives all entries and completes the workflow. If the archive cannot be written in
+         *     time, the answer is `archive_unavailable`: the session is closed, and ends once the archive is available. Send the
+         *     update again to wait for that.
          */
         CloseInput: {
             /**
@@ -2510,6 +2524,9 @@ export interface components {
         /**
          * ConfigureInput
          * @description The argument of the update `configure`. Absent fields stay unchanged; a list replaces the one in force.
+         *
+         *     A change that arrives while a request is active waits until the run ends. A second one is merged with it, and
+         *     leaves an `input` entry (`merged`). A new policy discards what the session has learned of the models' windows.
          */
         ConfigureInput: {
             /**
@@ -3069,6 +3086,10 @@ export interface components {
         /**
          * ErrorPayload
          * @description An error.
+         *
+         *     `details` may hold `status`, the HTTP status of the provider; `limit`, `actual` and `counted`, the tokens of a
+         *     context that is too long, by the provider and by the session; `op_id`, the context operation that failed;
+         *     `refused`, what the call was made without; and `retried`.
          */
         ErrorPayload: {
             /** @description The type of the error, a word of the contract's list. */
@@ -3110,6 +3131,8 @@ export interface components {
         /**
          * Expand
          * @description Undo a lane's latest compaction.
+         *
+         *     It removes the lane's topmost layer: a summary, or the snapshot of a `replace` with the reason `compaction`.
          */
         Expand: {
             /**
@@ -3214,7 +3237,7 @@ export interface components {
             media?: {
                 [key: string]: string;
             };
-            /** @description The dialect that the request follows; `docs/models.md` lists them. */
+            /** @description The dialect that the request follows; `docs/reference/providers.md` lists them. */
             dialect: string;
             /**
              * @description Messages that were joined to another one: system messages, and neighbours of one role.
@@ -3363,6 +3386,9 @@ export interface components {
         /**
          * HibernateInput
          * @description The argument of the update `hibernate`.
+         *
+         *     It is refused with `busy` while a request runs or waits, and while a tool call of an ended run may still return:
+         *     its result would be lost.
          */
         HibernateInput: {
             /**
@@ -3649,6 +3675,23 @@ export interface components {
         /**
          * MessageInput
          * @description The argument of the update `message`.
+         *
+         *     While a request is active, `on_busy` decides. `reject`: the message is refused with `busy`. `queue`: it waits for
+         *     its turn. `interrupt`: the active run is cancelled, and the message is next. `steer`: the message joins the active
+         *     run under its own id, and both requests get the outcome; settings for the run are refused with `invalid_input`.
+         *
+         *     When more than 6 callers of a session wait, the one that has waited for 60 seconds or longer, or else the newest,
+         *     gets the outcome `running`, and asks again with `await_request`. The same happens when the session rolls over.
+         *
+         *     An `output_schema` has at most 131 072 bytes, 64 levels, 3 000 subschemas and 1 000 that apply to one value with
+         *     every `$ref` followed. `$anchor`, `$dynamicRef`, `unevaluatedProperties` and similar keywords are refused. The
+         *     answer's text is JSON that meets it. An answer that does not meet it is followed by a message from `repair`, three
+         *     times at most; then the request fails with `invalid_output`. The operation `corrected` takes corrections out of
+         *     later contexts.
+         *
+         *     Before the first call of a `model` that is new to the session, the session asks a worker about it, once for each
+         *     of the newest 16 models. A policy that does not fit the model fails the request, or has the message refused where
+         *     the session knows the model.
          */
         MessageInput: {
             /** @description The text of the user, or parts. Leading and trailing white space is removed. Blobs that parts name are stored before. */
@@ -4255,6 +4298,9 @@ export interface components {
         /**
          * Pin
          * @description Keep messages of a lane verbatim in all its contexts.
+         *
+         *     At most 64 messages of a lane are pinned, with at most half of the budget; more are refused with
+         *     `invalid_operation`.
          */
         Pin: {
             /**
@@ -4740,6 +4786,10 @@ export interface components {
         /**
          * Replace
          * @description Put a snapshot under a lane.
+         *
+         *     It creates a lane that does not exist. With the reason `compaction` and no `result_context` the session writes the
+         *     snapshot: an idle session answers when it is applied, or with the error that prevented it; during a run the answer
+         *     is `deferred`. The snapshot's tool calls get new ids (`then-…`).
          */
         Replace: {
             /**
@@ -6243,6 +6293,8 @@ export interface components {
         /**
          * StoredResult
          * @description A large tool result, which the archive has in full under its digest.
+         *
+         *     The archive keeps the first 16 777 216 bytes of a result.
          */
         StoredResult: {
             /** @description SHA-256 of the full text. */
@@ -6467,6 +6519,13 @@ export interface components {
          * @description The argument of the update `summarize`.
          *
          *     A summary covers everything up to its `to_seq`: it builds on the summary before.
+         *
+         *     It may also be refused with an error type of the call that writes the summary, with `cancelled` if a message
+         *     interrupted it, and with `busy` while the session rolls over. An empty range, or one before the summary in force,
+         *     is `invalid_input`.
+         *
+         *     A summary ends before a round of tool calls of which one may still return after the end of its run. If nothing
+         *     comes before that round, the refusal is `nothing_to_summarize`.
          */
         SummarizeInput: {
             /**
@@ -6585,6 +6644,8 @@ export interface components {
         /**
          * Switch
          * @description Make the lane that the operation names the active one.
+         *
+         *     It creates a lane that does not exist.
          */
         Switch: {
             /**
@@ -7088,6 +7149,11 @@ export interface components {
         /**
          * ToolMessage
          * @description The result of a tool call.
+         *
+         *     Results are committed in the order in which they arrive; contexts show them in the order of the calls. A result
+         *     that arrives after the end of its run is marked `late`, and contexts show it from then on instead of the one in
+         *     doubt. If the session has rolled over meanwhile, Clew's worker sends it by the signal `late_result`; that of a
+         *     remote tool is lost, and its call stays in doubt.
          */
         ToolMessage: {
             /** @description The lane. */

@@ -88,8 +88,10 @@ async def test_the_types_are_those_of_the_service(package: Path, tmp_path: Path)
 
 @pytest.mark.slow
 async def test_the_page_and_its_types_compile(project: Path) -> None:
-    """What `docs/typescript.md` shows compiles with the packed package, with all that the compiler checks."""
-    blocks = re.findall(r"^```(tsx?)\n(.*?)^```", (DOCS / "typescript.md").read_text(), re.MULTILINE | re.DOTALL)
+    """What `docs/typescript.md` and `docs/web.md` show of it compiles, with all that the compiler checks."""
+    pages = "\n".join((DOCS / name).read_text() for name in ("typescript.md", "web.md"))
+    listed = re.findall(r"^```(tsx?)\n(.*?)^```", pages, re.MULTILINE | re.DOTALL)
+    blocks = [(suffix, code) for suffix, code in listed if '"clew-client' in code]
     assert len(blocks) >= 3
     files = []
     for number, (suffix, code) in enumerate(blocks):

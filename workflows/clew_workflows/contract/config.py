@@ -257,6 +257,9 @@ class ChangeableConfig(Explained, BaseModel, frozen=True, extra="forbid", strict
 class ConfigureInput(ChangeableConfig, frozen=True):
     """The argument of the update `configure`. Absent fields stay unchanged; a list replaces the one in force.
 
+    A change that arrives while a request is active waits until the run ends. A second one is merged with it, and
+    leaves an `input` entry (`merged`). A new policy discards what the session has learned of the models' windows.
+
     Attributes:
         agent: The agent. A worker resolves it anew, also if the session is pinned or has the same one.
         tools: All tools that the model may call from then on. A worker resolves their schemas anew, also if the
@@ -358,6 +361,13 @@ class Task(Input):
 
 class SessionStart(Input):
     """The argument of `AgentSession`.
+
+    A new workflow first looks for an archive of its id. If there is one, the session continues from it, with the same
+    seqs. An invalid argument fails the workflow at once, with the error's type as the type of its `ApplicationError`;
+    the id may be started again. Cron schedules are refused with `invalid_input`.
+
+    The start does not ask whether the worker knows the model and the agent: each request asks, and fails with
+    `unknown_model` or `unknown_agent`. It fails with `invalid_token_budget` if the policy leaves no budget.
 
     Attributes:
         config: The configuration. If this id has an archived session, its configuration is used instead.

@@ -104,6 +104,23 @@ class SnapshotMessage(Input):
 class MessageInput(Input):
     """The argument of the update `message`.
 
+    While a request is active, `on_busy` decides. `reject`: the message is refused with `busy`. `queue`: it waits for
+    its turn. `interrupt`: the active run is cancelled, and the message is next. `steer`: the message joins the active
+    run under its own id, and both requests get the outcome; settings for the run are refused with `invalid_input`.
+
+    When more than 6 callers of a session wait, the one that has waited for 60 seconds or longer, or else the newest,
+    gets the outcome `running`, and asks again with `await_request`. The same happens when the session rolls over.
+
+    An `output_schema` has at most 131 072 bytes, 64 levels, 3 000 subschemas and 1 000 that apply to one value with
+    every `$ref` followed. `$anchor`, `$dynamicRef`, `unevaluatedProperties` and similar keywords are refused. The
+    answer's text is JSON that meets it. An answer that does not meet it is followed by a message from `repair`, three
+    times at most; then the request fails with `invalid_output`. The operation `corrected` takes corrections out of
+    later contexts.
+
+    Before the first call of a `model` that is new to the session, the session asks a worker about it, once for each
+    of the newest 16 models. A policy that does not fit the model fails the request, or has the message refused where
+    the session knows the model.
+
     Attributes:
         content: The text of the user, or parts. Leading and trailing white space is removed. Blobs that parts name
             are stored before.
@@ -262,6 +279,10 @@ class _Operation(Input):
 class Replace(_Operation):
     """Put a snapshot under a lane.
 
+    It creates a lane that does not exist. With the reason `compaction` and no `result_context` the session writes the
+    snapshot: an idle session answers when it is applied, or with the error that prevented it; during a run the answer
+    is `deferred`. The snapshot's tool calls get new ids (`then-…`).
+
     Attributes:
         result_context: The snapshot. Absent: the session writes it; only for a `compaction`.
         base_seq: The lane's messages after this seq stay; absent: none stay.
@@ -289,7 +310,10 @@ class Replace(_Operation):
 
 
 class Switch(_Operation):
-    """Make the lane that the operation names the active one."""
+    """Make the lane that the operation names the active one.
+
+    It creates a lane that does not exist.
+    """
 
     supersedes: ClassVar[bool] = True
 
@@ -298,6 +322,9 @@ class Switch(_Operation):
 
 class Pin(_Operation):
     """Keep messages of a lane verbatim in all its contexts.
+
+    At most 64 messages of a lane are pinned, with at most half of the budget; more are refused with
+    `invalid_operation`.
 
     Attributes:
         seqs: The seqs of the messages.
@@ -319,7 +346,10 @@ class Unpin(_Operation):
 
 
 class Expand(_Operation):
-    """Undo a lane's latest compaction."""
+    """Undo a lane's latest compaction.
+
+    It removes the lane's topmost layer: a summary, or the snapshot of a `replace` with the reason `compaction`.
+    """
 
     type: Literal["expand"]
 
@@ -330,6 +360,10 @@ Operation = Annotated[Replace | Switch | Pin | Unpin | Expand, Field(discriminat
 
 class ContextOperation(Input):
     """The argument of `submit_context_operation` and `modify_context`.
+
+    An operation is applied at once if no request is active, and else when the run ends. Of the `replace` and `switch`
+    operations that wait only the newest is applied; the others leave an `input` entry (`superseded`). `pin`, `unpin`
+    and `expand` are applied in their order.
 
     Attributes:
         op_id: The operation's id: each is applied once.
@@ -385,6 +419,10 @@ def _check_messages(messages: Sequence[SnapshotMessage]) -> None:
 class CancelInput(Input):
     """The argument of the update `cancel_request` and of the signal `cancel`.
 
+    The answer comes at once. If a reply is being streamed, the run ends when its worker has stopped and said what it
+    had read: within half a second, or within 8 seconds if the worker is lost. Until then `status` is `stopping`, and
+    other updates and signals wait. To cancel a request that joined a run cancels the run.
+
     Attributes:
         request_id: The request; absent: the one that is running, or the summary that is being written.
         reason: For people; the outcome and the thread have it.
@@ -398,6 +436,11 @@ class CancelInput(Input):
 
 class ApprovalInput(Input):
     """The argument of the update `resolve_approval`.
+
+    An approved call runs at once, beside the other calls of its reply. With `approval_scope` or `requires_approval`
+    as `round`, all calls of the reply wait for the last decision. Where hooks check calls, an approved call waits
+    until the calls that run have returned. Edited arguments over the bound are refused with `too_large`, and the call
+    still waits.
 
     Attributes:
         tool_call_id: The call.
@@ -419,6 +462,11 @@ class ApprovalInput(Input):
 
 class ToolResultInput(Input):
     """The argument of the update `submit_tool_result`.
+
+    A call waits from the moment when its round of calls begins, or from its approval, until its result comes or its
+    tool's time is over. While only such calls are open, `status` is `awaiting_external` and the request's time stands
+    still. A result counts once: a repetition is refused with `already_answered`, a result after the end of the call
+    with `call_ended`. The ids of the newest 128 answered calls are remembered.
 
     Attributes:
         tool_call_id: The external call that waits.
@@ -481,6 +529,13 @@ class SummarizeInput(Input):
 
     A summary covers everything up to its `to_seq`: it builds on the summary before.
 
+    It may also be refused with an error type of the call that writes the summary, with `cancelled` if a message
+    interrupted it, and with `busy` while the session rolls over. An empty range, or one before the summary in force,
+    is `invalid_input`.
+
+    A summary ends before a round of tool calls of which one may still return after the end of its run. If nothing
+    comes before that round, the refusal is `nothing_to_summarize`.
+
     Attributes:
         context_ref: The lane; absent: the active one.
         from_seq: Begin at this entry, also if the summary in force already covers it.
@@ -502,6 +557,9 @@ class SummarizeInput(Input):
 class HibernateInput(Input):
     """The argument of the update `hibernate`.
 
+    It is refused with `busy` while a request runs or waits, and while a tool call of an ended run may still return:
+    its result would be lost.
+
     Attributes:
         reason: For people; the thread has it.
     """
@@ -511,6 +569,10 @@ class HibernateInput(Input):
 
 class CloseInput(Input):
     """The argument of the update `close_session` and of the signal `close`.
+
+    It cancels all requests, archives all entries and completes the workflow. If the archive cannot be written in
+    time, the answer is `archive_unavailable`: the session is closed, and ends once the archive is available. Send the
+    update again to wait for that.
 
     Attributes:
         reason: For people; the thread has it.
@@ -675,6 +737,8 @@ class EntriesQuery(Input):
 class ReadThreadInput(EntriesQuery):
     """The argument of the workflow `ReadThread`: the filters of the query `entries`, over archive and live session.
 
+    A session that does not exist is an empty page with `not_found`.
+
     Attributes:
         session_id: The session.
         to_seq: End with this entry.
@@ -695,6 +759,9 @@ class ReadThreadInput(EntriesQuery):
 class ReadContextInput(ContextQuery):
     """The argument of the workflow `ReadContext`: that of the query `context`, for any session, archived or not.
 
+    It answers as the query `context` does, for any session: live, archived, closed or a fork. The `meta` of a preview
+    has its cost.
+
     Attributes:
         session_id: The session.
     """
@@ -704,6 +771,8 @@ class ReadContextInput(ContextQuery):
 
 class ForkSessionInput(Input):
     """The argument of the workflow `ForkSession`.
+
+    The fork is independent. To repeat it gives the same fork.
 
     Attributes:
         session_id: The session to fork.
@@ -720,6 +789,9 @@ class ForkSessionInput(Input):
 
 class RestoreInput(Input):
     """The argument of the workflow `RestoreSession`.
+
+    A token has at most 524 288 bytes. To repeat it with the same `session_id` gives the same session. It can also
+    fail with any error of `submit_context_operation`.
 
     Attributes:
         token: The token that `checkpoint` returned.
@@ -746,6 +818,10 @@ class PutBlobInput(Input):
 
     A blob of several chunks is an upload: its chunks have one `upload_id` and are sent in any order, also at the same
     time, the `last` one when the others have been answered. A chunk may be repeated.
+
+    The bytes stay in the event history of each `PutBlob` until it is deleted. The workflow with the last chunk
+    deletes the histories of the others; delete its own, and those of `GetBlob`, with `DeleteWorkflowExecution`.
+    `DeleteSession` deletes those with ids of the form `clew-service-putblob-<session id>-` and 32 hexadecimal digits.
 
     Attributes:
         session_id: The session. It need not exist yet.
@@ -791,6 +867,18 @@ class GetBlobInput(Input):
 class StartUploadInput(Input):
     """The argument of the workflow `StartUpload`, which signs a URL of the store for the bytes of one blob.
 
+    The second way to store a blob, where the store is a bucket: send the bytes to the `url` of the answer, then start
+    `FinishUpload` with its `upload_id`. The bytes are in no event history. A store without signed URLs refuses with
+    `upload_unavailable`.
+
+    Treat the URL as a password until it expires. It stays in the history of this workflow: delete that with
+    `DeleteWorkflowExecution`. `DeleteSession` deletes histories with ids of the form
+    `clew-service-startupload-<session id>-` and 32 hexadecimal digits, and `clew-service-finishupload-…`.
+
+    Where encryption is on, `encrypted` must be true, or the answer is `not_encrypted`. The uploader encrypts the
+    bytes as objects of the archive are encrypted, under the `object_name` of the answer, as Clew's Python client
+    does.
+
     Attributes:
         session_id: The session. It need not exist yet.
         bytes: The number of bytes that will be uploaded.
@@ -814,6 +902,10 @@ class StartUploadInput(Input):
 class FinishUploadInput(Input):
     """The argument of the workflow `FinishUpload`, which verifies what was uploaded, and stores it as a blob.
 
+    It can be repeated, and answers the same blob. After `content_mismatch`, `not_encrypted`, `too_large`,
+    `unsupported_content` and `upload_expired` the upload is deleted: start another one. After `unknown_upload`
+    (nothing has been uploaded yet) and `unknown_key` it can be finished later.
+
     Attributes:
         session_id: The session that the upload was started for.
         upload_id: The upload.
@@ -825,6 +917,11 @@ class FinishUploadInput(Input):
 
 class SendMessageInput(Input):
     """The argument of the workflow `SendMessage`, which sends a message and waits for its outcome.
+
+    It opens the session if it does not run. If the message is refused, it fails with the type of the refusal; if the
+    request does not complete, with its error's type or its termination reason, and the outcome as the failure's
+    details. If the workflow is cancelled, so is the request. A workflow id of more than 200 characters is hashed to
+    make the request's id.
 
     Attributes:
         session_id: The session. One that hibernates, or was closed, is opened again.
@@ -861,6 +958,10 @@ class SendMessageInput(Input):
 
 class DeleteSessionInput(Input):
     """The argument of the workflow `DeleteSession`.
+
+    It closes the session and deletes its archive and its event histories, and those of its subagents. Forks stay,
+    with the segments that they share. Afterwards the newest workflow of the id is `DeletedSession`, which answers
+    each query with `not_found`. A new session can be started under the id.
 
     Attributes:
         session_id: The session.

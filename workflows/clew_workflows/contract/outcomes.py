@@ -86,6 +86,9 @@ class OutcomeError(Output):
 class RequestOutcome(Output):
     """The status of a request. The answer's text is in the thread, so that the history has it once.
 
+    The query `entries` with `from_seq` as `answer_seq` and a `limit` of 1 reads the answer's text, or the workflow
+    `ReadThread` once the session has ended.
+
     Attributes:
         request_id: The request.
         run_id: The run that served it.

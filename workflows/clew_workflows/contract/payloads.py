@@ -146,7 +146,7 @@ class Fitting(Stored):
     """The differences of a request from its context, because the provider refuses the context as it is.
 
     Attributes:
-        dialect: The dialect that the request follows; `docs/models.md` lists them.
+        dialect: The dialect that the request follows; `docs/reference/providers.md` lists them.
         merged: Messages that were joined to another one: system messages, and neighbours of one role.
         added: Messages that stand in the request alone, where the provider wants one.
         dropped: Messages without any text, which are not in the request.
@@ -408,6 +408,12 @@ def make_reply_message(
 class AssistantMessage(MessagePayload):
     """A model's reply.
 
+    The reply of a call that is cancelled, or that fails and is not repeated, is `interrupted`: its text so far,
+    without tool calls and reasoning. Contexts show it with a note at its end, and it is never the answer of its
+    request. If the worker was lost, it has the newest 32 768 characters of the last heartbeat. Its usage is an
+    estimate where the provider has reported none. The text of a reply that the provider refused (`content_refused`)
+    is not kept.
+
     Attributes:
         tool_calls: The tool calls, with ids that are unique in the thread.
         thinking: The text of the model's reasoning; no context shows it.
@@ -448,6 +454,8 @@ class AssistantMessage(MessagePayload):
 class StoredResult(Stored):
     """A large tool result, which the archive has in full under its digest.
 
+    The archive keeps the first 16 777 216 bytes of a result.
+
     Attributes:
         digest: SHA-256 of the full text.
         bytes: The size of the full text, in bytes of UTF-8.
@@ -477,6 +485,11 @@ class Subagent(Stored):
 @stored
 class ToolMessage(MessagePayload):
     """The result of a tool call.
+
+    Results are committed in the order in which they arrive; contexts show them in the order of the calls. A result
+    that arrives after the end of its run is marked `late`, and contexts show it from then on instead of the one in
+    doubt. If the session has rolled over meanwhile, Clew's worker sends it by the signal `late_result`; that of a
+    remote tool is lost, and its call stays in doubt.
 
     Attributes:
         tool_call_id: The call that it answers.
@@ -1085,6 +1098,10 @@ class Retried(Stored):
 @stored
 class ErrorPayload(Payload):
     """An error.
+
+    `details` may hold `status`, the HTTP status of the provider; `limit`, `actual` and `counted`, the tokens of a
+    context that is too long, by the provider and by the session; `op_id`, the context operation that failed;
+    `refused`, what the call was made without; and `retried`.
 
     Attributes:
         type: The type of the error, a word of the contract's list.

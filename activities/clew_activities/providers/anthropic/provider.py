@@ -10,7 +10,8 @@ changes them in normal operation, so requests tell the API to drop such blocks i
 none.
 
 `ANTHROPIC_API_KEY` and `ANTHROPIC_BASE_URL` are read as the official client reads them: the key or the URL is enough.
-`ANTHROPIC_CACHE_TTL` is how long the provider's cache keeps a prompt, `ANTHROPIC_BETA` names beta features.
+`ANTHROPIC_CACHE_TTL` is how long the provider's cache keeps a prompt, `ANTHROPIC_BETA` names beta features,
+`CLEW_PROVIDER_ANTHROPIC_HEADERS` has further headers.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from clew_activities.providers.endpoint import Server, describe_fitting, describ
 from clew_activities.providers.fit_messages import list_system_texts
 from clew_activities.providers.fit_tools import FittedTools, declare_called_tools, fit_tools
 from clew_activities.providers.interface import HttpRequest, ModelRequest
-from clew_activities.providers.loading import read_key, read_url
+from clew_activities.providers.loading import read_headers, read_key, read_url
 from clew_activities.providers.options import get_object, merge_provider_options
 from clew_activities.providers.request_media import MediaForms, fit_media
 from clew_workflows.contract.messages import ToolSpec
@@ -85,9 +86,14 @@ def make_providers(environ: Mapping[str, str]) -> Iterable[Anthropic]:
             dialect = find_messages_dialect("anthropic", "", configured) if configured else None
         except ValueError as error:
             raise ValueError(f"{variable}: {error}") from None
-        longer = ttl == LONG_TTL
         yield Anthropic(
-            "anthropic", url or _OFFICIAL_URL, api_key=key, caches_longer=longer, betas=betas, dialect=dialect
+            "anthropic",
+            url or _OFFICIAL_URL,
+            api_key=key,
+            custom=read_headers(environ, "CLEW_PROVIDER_ANTHROPIC_HEADERS"),
+            caches_longer=ttl == LONG_TTL,
+            betas=betas,
+            dialect=dialect,
         )
 
 
@@ -122,7 +128,7 @@ class Anthropic(Server):
     @property
     def secret_headers(self) -> tuple[str, ...]:
         """The headers that hold the key."""
-        return ("x-api-key", "authorization")
+        return ("x-api-key", "authorization", *self.custom.secret_names)
 
     def choose_dialect(self, model: str) -> MessagesDialect:
         """Choose the dialect of a model's requests."""
@@ -189,6 +195,7 @@ class Anthropic(Server):
                 headers["authorization"] = f"Bearer {self.api_key}"
         described = _describe_options(request, body)
         fitting = describe_fitting(dialect.name, turns, media, fitted, described, left_out=left_out, dropped=blank)
+        headers |= dict(self.custom.pairs)
         return HttpRequest("/v1/messages", headers, body, fitting, _ENCODER, self._name_dialect(dialect))
 
     def _name_dialect(self, dialect: MessagesDialect) -> str | None:

@@ -22,7 +22,7 @@ from clew_activities.providers.google.models import Generation, find_generation
 from clew_activities.providers.google.schema import make_answer_schema
 from clew_activities.providers.google.stream import GoogleDecoder
 from clew_activities.providers.interface import HttpRequest, ModelRequest
-from clew_activities.providers.loading import read_key, read_url
+from clew_activities.providers.loading import read_headers, read_key, read_url
 from clew_activities.providers.options import (
     choose_effort,
     describe_provider_tools,
@@ -76,7 +76,7 @@ def make_providers(environ: Mapping[str, str]) -> Iterable[Google]:
             "GOOGLE_BASE_URL names no publisher of Vertex AI: it ends in "
             "/v1/projects/<project>/locations/<location>/publishers/google"
         )
-    yield Google("google", url, token, api_key=key)
+    yield Google("google", url, token, api_key=key, custom=read_headers(environ, "CLEW_PROVIDER_GOOGLE_HEADERS"))
 
 
 @dataclass(frozen=True)
@@ -94,12 +94,12 @@ class Google(Server):
     @property
     def secrets(self) -> tuple[str, ...]:
         """The key and the token, as far as there are."""
-        return tuple(filter(None, (self.api_key, self.access_token)))
+        return (*filter(None, (self.api_key, self.access_token)), *self.custom.secrets)
 
     @property
     def secret_headers(self) -> tuple[str, ...]:
         """The headers that hold them."""
-        return ("x-goog-api-key", "authorization")
+        return ("x-goog-api-key", "authorization", *self.custom.secret_names)
 
     def encode(self, request: ModelRequest) -> HttpRequest:
         """Encode the request as the body of `POST …/models/{model}:streamGenerateContent`."""
@@ -159,10 +159,11 @@ class Google(Server):
 
     @property
     def headers(self) -> dict[str, str]:
-        """The token or the key."""
+        """The token or the key, and the custom headers."""
+        own = {"x-goog-api-key": self.api_key} if self.api_key else {}
         if self.access_token:
-            return {"authorization": f"Bearer {self.access_token}"}
-        return {"x-goog-api-key": self.api_key} if self.api_key else {}
+            own = {"authorization": f"Bearer {self.access_token}"}
+        return own | dict(self.custom.pairs)
 
 
 def _name_model(model: str) -> str:

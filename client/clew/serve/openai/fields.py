@@ -1,6 +1,6 @@
 """The fields of the API's requests: which are served, which differ, and which are refused.
 
-The tables of `docs/serve-openai.md` are made from these.
+The tables of `docs/reference/http.md` are made from these.
 """
 
 from __future__ import annotations

@@ -1,0 +1,128 @@
+"""The pages for operators: their Python runs, and what they say of a session's status is all that there is."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clew import Clew, NotFound, tool
+from clew.local import Reply, ToolCall
+from clew.worker import ClewPlugin
+from clew_workflows.contract.outputs import SessionStatus
+from docs.generate import DOCS
+from tests.support.stack import Stack, get_last_message
+from tests.support.waiting import wait_until
+
+
+def list_blocks(page: str) -> list[str]:
+    """List the blocks of Python of a page."""
+    return re.findall(r"^```python\n(.*?)^```", (DOCS / page).read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+async def run_block(code: str, **names: Any) -> dict[str, Any]:
+    """Run a block that may await, and return its names."""
+    lines = "".join(f"    {line}\n" for line in code.splitlines())
+    exec(compile(f"async def block():\n{lines}\n    return locals()\n", "page", "exec", dont_inherit=True), names)
+    found: dict[str, Any] = await names["block"]()
+    return found
+
+
+def test_the_page_about_stuck_sessions_has_every_status() -> None:
+    """Each word that `status` answers is in the table, as the command line writes it."""
+    page = (DOCS / "runbook.md").read_text(encoding="utf-8")
+    words = re.findall(r"`([a-z_]+)`", (SessionStatus.__doc__ or "").partition("status:")[2].partition("active_")[0])
+    assert "awaiting_model" in words
+    assert sorted(word for word in words if f"`{word.replace('_', ' ')}`" not in page and word != "status") == []
+
+
+async def test_the_queues_page_opens_sessions(stack: Stack) -> None:
+    """With a tenant and with a priority."""
+    (block,) = list_blocks("queues.md")
+
+    class Recorded:
+        async def open(self, session_id: str, **options: Any) -> Any:
+            options.pop("agent")
+            return await stack.clew.open(f"{session_id}-{uuid.uuid4().hex}", model=stack.add_model("fine"), **options)
+
+    found = await run_block(block, clew=Recorded())
+    assert (await found["chat"].status()).metadata == {"tenant": "acme", "user": "ada"}
+    assert (await found["batch"].status()).config["priority"] == 5
+
+
+async def test_the_operations_page_connects(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the SDK's interceptor."""
+    monkeypatch.setenv("TEMPORAL_ADDRESS", stack.server.address)
+    (block,) = list_blocks("operations.md")
+    assert isinstance((await run_block(block, Clew=Clew))["clew"], Clew)
+
+
+def call_add(body: dict[str, Any]) -> Reply:
+    """Call a tool once."""
+    called = get_last_message(body)["role"] == "tool"
+    return Reply("fine") if called else Reply(tool_calls=(ToolCall("add", {"a": 1, "b": 2}),))
+
+
+async def test_a_user_is_deleted_by_the_code_of_the_page(stack: Stack) -> None:
+    """All the user's sessions, also those that hibernate; others stay; it can be repeated."""
+    (block,) = list_blocks("data.md")
+    names: dict[str, Any] = {}
+    exec(compile(block, "data.md", "exec", dont_inherit=True), names)
+    user = f"user-{uuid.uuid4().hex[:8]}"
+    asleep, awake = [await stack.open(call_add, tools=["add"], metadata={"user": user}) for _ in range(2)]
+    other = await stack.open("fine", metadata={"user": f"{user}-other"})
+    for session in (asleep, awake, other):
+        await session.ask("hello")
+    await asleep.hibernate()
+
+    async def are_listed() -> bool:
+        return {one.session_id async for one in stack.clew.sessions(user=user)} == {asleep.id, awake.id}
+
+    await wait_until(are_listed)
+    assert set(await names["delete_user"](stack.clew, user)) == {asleep.id, awake.id}
+    for session in (asleep, awake):
+        with pytest.raises(NotFound):
+            await stack.clew.open(session.id)
+    assert (await other.status()).status == "idle"
+    await names["delete_user"](stack.clew, user)
+    assert [one async for one in stack.clew.sessions(user=user) if one.archived] == []
+
+
+@tool
+def lookup_order(order_id: int) -> str:
+    """Look an order up."""
+    return f"order {order_id}"
+
+
+def test_a_worker_of_ones_own_has_the_plugin_of_the_page() -> None:
+    """The page's code makes the plugin, and hands it to the worker with the team's own workflows."""
+    made: dict[str, Any] = {}
+    names = {"lookup_order": lookup_order, "Shipping": object(), "ship": object(), "client": None}
+    (block,) = list_blocks("configuration.md")
+    exec(
+        compile(block, "configuration.md", "exec", dont_inherit=True),
+        {**names, "Worker": lambda _client, **options: made.update(options)},
+    )
+    assert isinstance(made["plugins"][0], ClewPlugin)
+    assert made["workflows"] == [names["Shipping"]]
+
+
+async def test_the_test_of_the_upgrading_page_replays_histories(
+    stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It passes with the history of a session, and fails where there is nothing to replay."""
+    (block,) = list_blocks("upgrading.md")
+    names: dict[str, Any] = {}
+    exec(compile(block, "upgrading.md", "exec", dont_inherit=True), names)
+    session = await stack.open("fine")
+    await session.ask("hello")
+    history = await stack.clew.temporal.get_workflow_handle(session.id).fetch_history()
+    (tmp_path / "corpus").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="no workflow run"):
+        await names["test_our_sessions_continue"]()
+    (tmp_path / "corpus/support-4711.json").write_text(history.to_json())
+    await names["test_our_sessions_continue"]()

@@ -1,0 +1,58 @@
+"""The page about clients of the OpenAI API: they get answers of an agent."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+
+from docs.generate import DOCS
+from tests.support.npm import install_packages, run_node
+from tests.support.processes import ROOT
+from tests.support.serving_chats import run_shop
+from tests.support.stack import Stack
+
+PAGE = (DOCS / "serve-openai.md").read_text(encoding="utf-8")
+ADDRESS = "http://localhost:8080"
+PACKAGES = ROOT / "tests/clew/serve/openai/npm"
+"""Pins the clients with their hashes."""
+
+
+def list_blocks(language: str) -> list[str]:
+    """List the code blocks of a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.slow
+async def test_the_clients_in_python(stack: Stack, capsys: pytest.CaptureFixture[str]) -> None:
+    """The official client continues its conversation, and LangChain gets an answer."""
+    async with run_shop(stack, "support") as served:
+        for code in list_blocks("python"):
+            names: dict[str, Any] = {"key": served.token}
+            compiled = compile(code.replace(ADDRESS, served.address), "serve-openai.md", "exec", dont_inherit=True)
+            await asyncio.to_thread(exec, compiled, names)
+    assert capsys.readouterr().out.splitlines() == [
+        "You said Please cancel it.", "You said Where is my order 1234?",
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+async def test_the_clients_in_typescript(stack: Stack, tmp_path: Path) -> None:
+    """The official client and the AI SDK get answers. Skipped where npm cannot bring them."""
+    install_packages(PACKAGES, tmp_path)
+    (code,) = list_blocks("ts")
+    async with run_shop(stack, "support") as served:
+        program = f'const key = "{served.token}";\n{code}\nconsole.log(response.output_text);\nconsole.log(text);\n'
+        (tmp_path / "page.mts").write_text(program.replace(ADDRESS, served.address))
+        printed = await run_node("--experimental-strip-types", "--no-warnings", tmp_path / "page.mts")
+    assert printed.splitlines() == ["You said Where is it?"] * 2
+
+
+def test_the_file_of_llm_names_the_service() -> None:
+    """It is YAML with the address of the other clients."""
+    (model,) = yaml.safe_load(list_blocks("yaml")[0])
+    assert model["api_base"] == f"{ADDRESS}/v1"
