@@ -71,9 +71,9 @@ class Unhurried(AgentSession):
 
 @workflow.defn(name=READ_WORKFLOW, failure_exception_types=[Exception])
 class HastyRead(ReadThread):
-    """Reads for at most 1.5 seconds."""
+    """Reads for at most 4 seconds."""
 
-    timeout = timedelta(seconds=1.5)
+    timeout = timedelta(seconds=4)
 
     @workflow.run
     async def run(self, argument: RawValue = NO_ARGUMENT) -> dict[str, Any]:
