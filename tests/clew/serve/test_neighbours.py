@@ -28,6 +28,8 @@ HELD_SECONDS = 3.0
 """Seconds that half-sent bodies are held open."""
 PATIENT_SECONDS = 180.0
 """Seconds after which the flooding client leaves a request that no answer has come to."""
+NO_SHARE = "the key sends too many large bodies at a time: repeat the request"
+"""The answer to a large body that has waited too long for its share of what the key may hold."""
 PAUSE_SECONDS = 0.02
 """Seconds between two requests of others."""
 USER = {"role": "user", "content": "a"}
@@ -146,8 +148,9 @@ async def test_a_flood_costs_others_little(stack: Stack, tmp_path: Path) -> None
             flood = make_flood(worst, served.address, flooding, tmp_path)
             delays, answers = await flood_and_measure(flood, tmp_path / "flood.json", *measured)
             # The worker may be busy while a query waits for it, and other bodies while one waits for its share.
-            allowed = (*worst.answers, "503 worker_unavailable", "429 ")
-            problems = [line for line in answers if not line.split(" ", 1)[1].startswith(allowed)]
+            allowed = (*worst.answers, "503 worker_unavailable")
+            others = [line for line in answers if not line.split(" ", 1)[1].startswith(allowed)]
+            problems = [line for line in others if not (" 429 " in line and line.endswith(NO_SHARE))]
             memory = read_memory(served.process.pid)
             if problems or delays[0] - delays[1] > MAX_DELAY_SECONDS or memory > MAX_MEMORY_BYTES:
                 found.append(f"{worst.name}: {delays} s, {memory} bytes, {[line[:200] for line in answers]}")
