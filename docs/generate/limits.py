@@ -22,6 +22,7 @@ from clew_workflows.contract.limits import (
     MAX_SCHEMA_DEPTH,
     MAX_SUBAGENT_DEPTH,
     MAX_SUBSCHEMAS,
+    MAX_TOOLS,
     MAX_TOOLS_BYTES,
     MAX_WAITERS,
     WAIT_SECONDS,
@@ -34,15 +35,10 @@ from clew_workflows.session.requests import MAX_OUTCOMES
 from clew_workflows.session.state import MAX_KNOWN_OPS, MAX_WAITING, MAX_WAITING_BYTES
 from clew_workflows.session.tool_rounds import MAX_PATTERN_BYTES, MAX_PATTERNS
 from clew_workflows.temporal_faults.updates_in_flight import MAX_AWAITING, MAX_SENDING
-from docs.generate.tables import table
+from docs.generate.tables import separate, table
 
 KIB, MIB = 1024, 1024 * 1024
 _FIELDS = SessionConfig.model_fields
-
-
-def separate(number: int) -> str:
-    """Write a number with spaces between thousands."""
-    return f"{number:,}".replace(",", " ")
 
 
 def find_largest(field: str) -> int:
@@ -73,7 +69,7 @@ def list_input_limits() -> Sequence[tuple[str, str, str]]:
         ),
         (
             "the schemas of a session's tools",
-            f"128 tools, {MAX_TOOLS_BYTES // KIB} KiB",
+            f"{MAX_TOOLS} tools, {MAX_TOOLS_BYTES // KIB} KiB",
             "`invalid_input`; requests fail with `too_large`",
         ),
         ("a label `version` of an agent", f"{MAX_VERSION_CHARACTERS} characters", "the agent is not loaded"),

@@ -124,13 +124,18 @@ def _open_bounds(field: JsonSchema) -> str:
     )
 
 
+def separate(number: int) -> str:
+    """Write a number with spaces between thousands."""
+    return f"{number:,}".replace(",", " ")
+
+
 def _number(value: float) -> str:
     for power in (53, 63):
         if abs(value) in (2**power, 2**power - 1):
             exact = f"2^{power}" + ("" if abs(value) == 2**power else " - 1")
             return exact if value > 0 else f"-({exact})" if " " in exact else f"-{exact}"
     whole = int(value) if float(value).is_integer() else value
-    return f"{whole:,}".replace(",", " ") if isinstance(whole, int) else str(whole)
+    return separate(whole) if isinstance(whole, int) else str(whole)
 
 
 def _literal(value: Any) -> str:

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import fields
+from typing import Any
 
 from clew_activities.providers.redaction import SHORTEST
 from clew_activities.worker.environment import ALL_WORK, GRACE, MAX_GRACE_SECONDS, Capacity
 from clew_workflows.contract import TASK_QUEUE
 from clew_workflows.protocol import RolloverThresholds
 from docs.generate.commands import list_commands
-from docs.generate.tables import table
+from docs.generate.tables import separate, table
 
-_CAPACITY = {field.name: field.default for field in fields(Capacity)}
+_CAPACITY: dict[str, Any] = {field.name: field.default for field in fields(Capacity)}
 _ROLLOVER = RolloverThresholds()
-
-
-def _write(number: object) -> str:
-    return f"{number:,}".replace(",", " ")
 
 
 SHARED = (
@@ -83,7 +80,7 @@ WORKER = (
         "Keys for checkpoints, `kid:base64key`, separated by commas. The first one signs, all verify.",
     ),
     *(
-        (f"`CLEW_{name.upper()}`", f"{meaning} of a worker at the same time. Default: {_write(_CAPACITY[name])}.")
+        (f"`CLEW_{name.upper()}`", f"{meaning} of a worker at the same time. Default: {separate(_CAPACITY[name])}.")
         for name, meaning in {
             "model_calls": "Model calls",
             "tool_calls": "Tool calls",
@@ -99,7 +96,7 @@ WORKER = (
     (
         "`CLEW_GRACE_SECONDS`",
         f"Seconds that running calls have to finish after SIGTERM; then another worker repeats them. Default: "
-        f"{GRACE.total_seconds():g}; at most {_write(MAX_GRACE_SECONDS)}.",
+        f"{GRACE.total_seconds():g}; at most {separate(MAX_GRACE_SECONDS)}.",
     ),
     (
         "`TEMPORAL_DEPLOYMENT_NAME`, `TEMPORAL_WORKER_BUILD_ID`",
@@ -115,7 +112,7 @@ WORKER = (
         (
             f"`CLEW_ROLLOVER_{name.upper()}`",
             f"{name.capitalize()} of an event history at which a session rolls over. Default: "
-            f"{_write(getattr(_ROLLOVER, name))}. An open session keeps the value that it began with.",
+            f"{separate(getattr(_ROLLOVER, name))}. An open session keeps the value that it began with.",
         )
         for name in RolloverThresholds.model_fields
     ),
