@@ -28,7 +28,7 @@ from clew.local.child import LOOPBACK, child_process
 from docs.generate import DOCS
 from tests.support.processes import ROOT
 from tests.support.stack import Stack, get_last_message, make_client, run_deployment
-from tests.support.waiting import PATIENCE_SECONDS, wait_until
+from tests.support.waiting import PATIENCE_SECONDS, wait_until, wait_until_listening
 from tests.support.webhooks import SECRET, SETTINGS, find_free_port
 
 PAGE = (DOCS / "approvals.md").read_text(encoding="utf-8")
@@ -125,15 +125,7 @@ async def run_service(stack: Stack, channel: Channel, port: int, folder: Path) -
         child_process("slack", words, env=environ, folder=folder),
         httpx.AsyncClient(base_url=f"http://{LOOPBACK}:{port}", timeout=PATIENCE_SECONDS) as http,
     ):
-
-        async def listens() -> bool:
-            try:
-                await http.get("/")
-            except httpx.ConnectError:
-                return False
-            return True
-
-        await wait_until(listens)
+        await wait_until_listening(http)
         yield http
 
 

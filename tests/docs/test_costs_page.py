@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import uuid
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from clew_workflows.host.execution import HEARTBEAT_TIMEOUT
 from clew_workflows.host.retries import PATIENT
 from docs.generate import DOCS
 from tests.support.action_counts import SESSION, TURN
+from tests.support.page_code import list_blocks
 from tests.support.stack import Stack, get_last_message, make_client, run_deployment
 from tests.support.waiting import wait_until
 from tests.support.webhooks import SETTINGS, receive
@@ -100,14 +100,9 @@ def test_heartbeats_come_as_the_page_says() -> None:
     assert f"A call of a minute costs {60 / REST_SECONDS:.0f} actions" in PROSE
 
 
-def list_blocks() -> list[str]:
-    """List the page's blocks of Python."""
-    return re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
-
-
 def load_code(folder: Path) -> ModuleType:
     """Run the page's code, with its database in a folder."""
-    code = "\n".join(block for block in list_blocks() if "def " in block)
+    code = "\n".join(block for block in list_blocks("costs.md") if "def " in block)
     code = code.replace("spending.db", str(folder / "spending.db"))
     module = ModuleType("spending")
     exec(compile(code, "costs.md", "exec", dont_inherit=True), vars(module))
@@ -153,7 +148,7 @@ async def test_a_customer_that_has_spent_the_limit_is_refused(stack: Stack, tmp_
 
 def test_the_limits_of_a_session_are_an_agents() -> None:
     """The page's agent is one."""
-    (block,) = [block for block in list_blocks() if "max_iterations" in block]
+    (block,) = [block for block in list_blocks("costs.md") if "max_iterations" in block]
     names: dict[str, Any] = {"Agent": Agent}
     exec(compile(block, "costs.md", "exec", dont_inherit=True), names)
     assert names["support"].limits["max_cost_usd"] == 2

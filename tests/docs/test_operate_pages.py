@@ -14,21 +14,9 @@ from clew.local import Reply, ToolCall
 from clew.worker import ClewPlugin
 from clew_workflows.contract.outputs import SessionStatus
 from docs.generate import DOCS
+from tests.support.page_code import list_blocks, run_block
 from tests.support.stack import Stack, get_last_message
 from tests.support.waiting import wait_until
-
-
-def list_blocks(page: str) -> list[str]:
-    """List the blocks of Python of a page."""
-    return re.findall(r"^```python\n(.*?)^```", (DOCS / page).read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-
-
-async def run_block(code: str, **names: Any) -> dict[str, Any]:
-    """Run a block that may await, and return its names."""
-    lines = "".join(f"    {line}\n" for line in code.splitlines())
-    exec(compile(f"async def block():\n{lines}\n    return locals()\n", "page", "exec", dont_inherit=True), names)
-    found: dict[str, Any] = await names["block"]()
-    return found
 
 
 def test_the_page_about_stuck_sessions_has_every_status() -> None:
@@ -48,7 +36,7 @@ async def test_the_queues_page_opens_sessions(stack: Stack) -> None:
             options.pop("agent")
             return await stack.clew.open(f"{session_id}-{uuid.uuid4().hex}", model=stack.add_model("fine"), **options)
 
-    found = await run_block(block, clew=Recorded())
+    found = await run_block(block, {"clew": Recorded()})
     assert (await found["chat"].status()).metadata == {"tenant": "acme", "user": "ada"}
     assert (await found["batch"].status()).config["priority"] == 5
 
@@ -57,7 +45,7 @@ async def test_the_operations_page_connects(stack: Stack, monkeypatch: pytest.Mo
     """With the SDK's interceptor."""
     monkeypatch.setenv("TEMPORAL_ADDRESS", stack.server.address)
     (block,) = list_blocks("operations.md")
-    assert isinstance((await run_block(block, Clew=Clew))["clew"], Clew)
+    assert isinstance((await run_block(block, {"Clew": Clew}))["clew"], Clew)
 
 
 def call_add(body: dict[str, Any]) -> Reply:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import yaml  # type: ignore[import-untyped]
 
 from docs.generate import DOCS
 from tests.support.npm import install_packages, run_node
+from tests.support.page_code import list_blocks
 from tests.support.processes import ROOT
 from tests.support.serving_chats import run_shop
 from tests.support.stack import Stack
@@ -22,16 +22,11 @@ PACKAGES = ROOT / "tests/clew/serve/openai/npm"
 """Pins the clients with their hashes."""
 
 
-def list_blocks(language: str) -> list[str]:
-    """List the code blocks of a language."""
-    return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-
-
 @pytest.mark.slow
 async def test_the_clients_in_python(stack: Stack, capsys: pytest.CaptureFixture[str]) -> None:
     """The official client continues its conversation, and LangChain gets an answer."""
     async with run_shop(stack, "support") as served:
-        for code in list_blocks("python"):
+        for code in list_blocks("serve-openai.md", "python"):
             names: dict[str, Any] = {"key": served.token}
             compiled = compile(code.replace(ADDRESS, served.address), "serve-openai.md", "exec", dont_inherit=True)
             await asyncio.to_thread(exec, compiled, names)
@@ -44,7 +39,7 @@ async def test_the_clients_in_python(stack: Stack, capsys: pytest.CaptureFixture
 async def test_the_clients_in_typescript(stack: Stack, tmp_path: Path) -> None:
     """The official client and the AI SDK get answers. Skipped where npm cannot bring them."""
     install_packages(PACKAGES, tmp_path)
-    (code,) = list_blocks("ts")
+    (code,) = list_blocks("serve-openai.md", "ts")
     async with run_shop(stack, "support") as served:
         program = f'const key = "{served.token}";\n{code}\nconsole.log(response.output_text);\nconsole.log(text);\n'
         (tmp_path / "page.mts").write_text(program.replace(ADDRESS, served.address))
@@ -54,5 +49,5 @@ async def test_the_clients_in_typescript(stack: Stack, tmp_path: Path) -> None:
 
 def test_the_file_of_llm_names_the_service() -> None:
     """It is YAML with the address of the other clients."""
-    (model,) = yaml.safe_load(list_blocks("yaml")[0])
+    (model,) = yaml.safe_load(list_blocks("serve-openai.md", "yaml")[0])
     assert model["api_base"] == f"{ADDRESS}/v1"

