@@ -7,10 +7,12 @@ import json
 import struct
 import time
 from hashlib import sha256
+from http import HTTPStatus
 from typing import Any
 
 import pytest
-from hypothesis import given
+import rfc8785
+from hypothesis import given, reject
 from hypothesis import strategies as st
 from pydantic_core import to_json
 
@@ -165,6 +167,31 @@ def test_agrees_with_sorted_compact_json(value: Any) -> None:
     """Without fractions and far keys the form is compact JSON with sorted keys, and reads back equal."""
     assert canonicalize(value).decode() == canonical_json(value)
     assert json.loads(canonicalize(value)) == value
+
+
+_any_json: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats() | st.text() | st.sampled_from(HTTPStatus),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.tuples(inner)
+        | st.dictionaries(st.text("aé€\ufb33😀\n", max_size=3) | st.sampled_from([1, None]), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(_any_json)
+def test_agrees_with_the_library(value: Any) -> None:
+    """Whatever a value has, it is written as the library for RFC 8785 writes it, or refused."""
+    try:
+        expected = rfc8785.dumps(value)
+    except rfc8785.IntegerDomainError:
+        reject()
+    except rfc8785.CanonicalizationError:
+        with pytest.raises(ValueError, match="."):
+            canonicalize(value)
+    else:
+        assert canonicalize(value) == expected
 
 
 @given(st.dictionaries(st.text("abc", max_size=3), st.integers(0, 9)))

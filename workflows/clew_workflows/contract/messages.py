@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal, NotRequired, Required
@@ -18,6 +19,7 @@ from clew_workflows.contract.limits import MAX_JSON_DEPTH, MIN_DATA_CHARACTERS
 
 # Larger integers are not exact as IEEE 754 doubles, the numbers of RFC 8785.
 _EXACT_INTEGER = 2**53 - 1
+_ENCODER = json.JSONEncoder(ensure_ascii=False, check_circular=False, sort_keys=True, separators=(",", ":"))
 
 
 def canonicalize(value: Any) -> bytes:
@@ -28,7 +30,9 @@ def canonicalize(value: Any) -> bytes:
     Raises:
         ValueError: The value has a NaN, an infinity or a lone surrogate, or over 200 levels.
     """
-    check_depth(value, MAX_JSON_DEPTH)
+    if _look_through(value, MAX_JSON_DEPTH):
+        # Four times as fast.
+        return _ENCODER.encode(value).encode()
     try:
         return rfc8785.dumps(value)
     except rfc8785.IntegerDomainError:
@@ -46,21 +50,42 @@ def check_depth(value: Any, max_depth: int) -> None:
     Raises:
         ValueError: The value has over `max_depth` levels.
     """
-    level = [value]
+    _look_through(value, max_depth)
+
+
+def _look_through(value: Any, max_depth: int) -> bool:
+    """Check how deep a JSON value is nested. Returns whether Python's own encoder writes it as RFC 8785 says.
+
+    Numbers with fractions and large ones it writes otherwise, and it sorts keys beyond ASCII otherwise.
+    """
+    is_plain, level = True, [value]
     for _ in range(max_depth + 1):
         containers = False
         following: list[Any] = []
         for item in level:
+            kind = type(item)
+            if kind is str or item is None or kind is bool:
+                continue
             if isinstance(item, dict):
                 containers = True
                 following.extend(item.values())
+                is_plain = is_plain and _has_plain_keys(item)
             elif isinstance(item, list | tuple):
                 containers = True
                 following.extend(item)
+            elif kind is not int or abs(item) > _EXACT_INTEGER:
+                is_plain = False
         if not containers:
-            return
+            return is_plain
         level = following
     raise ValueError(f"nested over {max_depth} levels deep")
+
+
+def _has_plain_keys(value: dict[Any, Any]) -> bool:
+    try:
+        return "".join(value).isascii()
+    except TypeError:
+        return False
 
 
 def _convert_large_integers(value: Any) -> Any:
