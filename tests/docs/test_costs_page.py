@@ -94,7 +94,7 @@ def test_heartbeats_come_as_the_page_says() -> None:
     """The constants of workers."""
     shown = f"every {SHOWN_SECONDS:g} seconds at first, then every {LATER_SHOWN_SECONDS:g} seconds"
     assert shown in PROSE
-    assert f"sends one every {REST_SECONDS:g} seconds" in PROSE
+    assert f"sends a heartbeat every {REST_SECONDS:g} seconds" in PROSE
     assert f"After {HEARTBEAT_TIMEOUT.total_seconds():g} seconds without a heartbeat" in PROSE
     assert PATIENT.initial_interval.total_seconds() == 1
     assert f"A call of a minute costs {60 / REST_SECONDS:.0f} actions" in PROSE
