@@ -20,6 +20,14 @@ from tests.support.stack import Stack
 
 SECONDS = 120
 ANSWER = "order 1234 is shipped"
+END = """
+if __name__ == "__main__":
+    import os, sys
+
+    sys.stdout.flush()
+    os._exit(0)
+"""
+"""Ends the process without the interpreter's end, in which threads of Temporal's SDK may crash it."""
 RUN = "import os, sys; os.chdir(sys.argv[1]); os.execv(sys.executable, [sys.executable, sys.argv[2]])"
 PAGE = (DOCS / "moving.md").read_text(encoding="utf-8")
 PYDANTIC_AI, AGENTS_SDK, LANGGRAPH = "From Pydantic AI on Temporal", "From the OpenAI Agents SDK", "From LangGraph"
@@ -60,7 +68,7 @@ async def test_both_sides_give_the_same_answer(stack: Stack, tmp_path: Path, sec
         queue = f"queue-{uuid.uuid4().hex}"
         before = before.replace("gpt-4o-mini", name).replace("localhost:7233", stack.server.address)
         before = before.replace('task_queue="support"', f'task_queue="{queue}"').replace("chat-4711", queue)
-        (tmp_path / "before.py").write_text(before)
+        (tmp_path / "before.py").write_text(before + END)
         environ = {
             "OPENAI_BASE_URL": base_url,
             "OPENAI_API_KEY": served.token,

@@ -44,6 +44,7 @@ def simplify(message: dict[str, Any]) -> Any:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("library", FILES)
 async def test_a_conversation_with_a_library_goes_on_in_a_session(stack: Stack, tmp_path: Path, library: str) -> None:
     """A model sees what was said, a marker of the image, the call with its result, and then the new message."""

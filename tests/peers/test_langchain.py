@@ -12,7 +12,7 @@ from tests.support.serving import run_service
 from tests.support.simulated_model import simulate
 from tests.support.stack import Stack
 
-SECONDS = 180
+SECONDS = 400
 INAPPLICABLE = {
     "test_pdf_inputs": "the test fetches a file from the network",
     "test_audio_inputs": "the test fetches a file from the network",

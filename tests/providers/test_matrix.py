@@ -93,6 +93,7 @@ async def test_a_session_works_with_every_dialect_in_every_scenario(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("dialect", "partner"), PAIRS)
 async def test_a_fork_goes_on_at_another_dialect(matrix: Matrix, dialect: Dialect, partner: Dialect) -> None:
     """With the images and files of the messages and of the tools' results."""
@@ -100,6 +101,7 @@ async def test_a_fork_goes_on_at_another_dialect(matrix: Matrix, dialect: Dialec
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("dialect", "partner"), PAIRS)
 async def test_a_run_falls_back_to_another_dialect(matrix: Matrix, dialect: Dialect, partner: Dialect) -> None:
     """In the middle of a tool loop, and back with the next message. `test_pure_fallbacks` has more pairs."""

@@ -57,6 +57,7 @@ async def add_twice(session: Session, dialect: Dialect, server: StrictServer, nu
 
 
 @pytest.mark.slow
+@pytest.mark.long
 async def test_the_requests_to_all_dialects_are_proved_over_rollover_and_archive(matrix: Matrix) -> None:
     """One session talks to every dialect, rolls over and hibernates; its audit encodes each request to the byte."""
     clew, store = Clew(matrix.clew.temporal, f"proof-{uuid.uuid4().hex}"), Store.from_url("memory://")

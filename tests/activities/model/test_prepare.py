@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -276,10 +275,13 @@ async def test_a_preparation_that_was_given_up_leaves_no_wrong_list_of_attribute
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The server, which was slow at first, is asked again by the next preparation."""
-    answers: Iterator[Any] = iter((asyncio.Event().wait, lambda: asyncio.sleep(0, ["ClewStatus"])))
+    asked = asyncio.Event()
 
     async def find_registered(_client: object) -> Any:
-        return await next(answers)()
+        if not asked.is_set():
+            asked.set()
+            await asyncio.Event().wait()
+        return ["ClewStatus"]
 
     monkeypatch.setattr(archived_sessions, "find_registered", find_registered)
     providers = load_providers({"CLEW_PROVIDER_LOCAL_BASE_URL": "http://127.0.0.1:1"})
@@ -289,8 +291,10 @@ async def test_a_preparation_that_was_given_up_leaves_no_wrong_list_of_attribute
     )
     client: Any = SimpleNamespace(namespace="default")
     request = Prepare(model="local:tiny", execution="run-1", after="")
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.01):
-            await ActivityEnvironment(client).run(activities.prepare, request)
+    preparing = asyncio.create_task(ActivityEnvironment(client).run(activities.prepare, request))
+    await asked.wait()
+    preparing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await preparing
     prepared = await ActivityEnvironment(client).run(activities.prepare, request)
     assert prepared.search_attributes == ("ClewStatus",)

@@ -75,6 +75,7 @@ def fail_as_gone(fault: str, module: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("fault", REPRODUCTIONS)
 async def test_the_fault_is_still_there(fault: str, tmp_path: Path) -> None:
     """The reproduction ends with exit code 1; with another one than 0 and 1 it has failed itself."""

@@ -75,7 +75,7 @@ test("a reply grows, and the iteration ends with the request", async () => {
 
 test("streams that are cut go on: each entry once, the whole text, nothing twice", async () => {
   const session = await open();
-  const { cuts, cutting } = makeCutting(3);
+  const { cuts, cutting } = makeCutting(2);
   const cutSession = cutting.session(session.id);
   for (const follow of [request => cutSession.request(request.id).events(), () => cutSession.events({ from: 0 })]) {
     const request = await session.message("story");
