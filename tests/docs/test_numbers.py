@@ -140,7 +140,10 @@ def _separate(number: int) -> str:
         ("sizing.md", f"at most {MAX_SENDING_BYTES // 2**20} MiB of base64"),
         ("sizing.md", f"at most {BEATS_PER_SECOND} a second together"),
         ("sizing.md", f"every {CHECK_SECONDS:g} to {MAX_CHECK_SECONDS:g} seconds, which is no action"),
-        ("sizing.md", f"A worker takes {_separate(Capacity().model_calls)} model calls (`CLEW_MODEL_CALLS`)"),
+        (
+            "sizing.md",
+            f"A worker runs up to {_separate(Capacity().model_calls)} model calls at once (`CLEW_MODEL_CALLS`)",
+        ),
         ("sizing.md", f"| 10 000 000 / 86 400 | {_TURNS:.0f} |"),
         ("sizing.md", f"| 3 * 10 000 000 / 86 400 | {3 * _TURNS:.0f} |"),
         ("sizing.md", f"| 347 * 0.02 | {3 * _TURNS * 0.02:.0f} |"),

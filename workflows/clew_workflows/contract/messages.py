@@ -69,7 +69,9 @@ def _look_through(value: Any, max_depth: int) -> bool:
             if isinstance(item, dict):
                 containers = True
                 following.extend(item.values())
-                is_plain = is_plain and _has_plain_keys(item)
+                for key in item:
+                    if type(key) is not str or not key.isascii():
+                        is_plain = False
             elif isinstance(item, list | tuple):
                 containers = True
                 following.extend(item)
@@ -79,13 +81,6 @@ def _look_through(value: Any, max_depth: int) -> bool:
             return is_plain
         level = following
     raise ValueError(f"nested over {max_depth} levels deep")
-
-
-def _has_plain_keys(value: dict[Any, Any]) -> bool:
-    try:
-        return "".join(value).isascii()
-    except TypeError:
-        return False
 
 
 def _convert_large_integers(value: Any) -> Any:
