@@ -13,6 +13,7 @@ from tests.support.simulated_model import simulate
 from tests.support.stack import Stack
 
 SECONDS = 400
+"""Time for the suite, which takes over a minute of a processor, on a busy machine."""
 INAPPLICABLE = {
     "test_pdf_inputs": "the test fetches a file from the network",
     "test_audio_inputs": "the test fetches a file from the network",

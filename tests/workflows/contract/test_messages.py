@@ -182,7 +182,7 @@ _any_json: st.SearchStrategy[Any] = st.recursive(
 
 @given(_any_json)
 def test_agrees_with_the_library(value: Any) -> None:
-    """Whatever a value has, it is written as the library for RFC 8785 writes it, or refused."""
+    """`canonicalize` writes any value as the library for RFC 8785 writes it, and refuses what the library refuses."""
     try:
         expected = rfc8785.dumps(value)
     except rfc8785.IntegerDomainError:

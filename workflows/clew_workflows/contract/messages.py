@@ -31,7 +31,7 @@ def canonicalize(value: Any) -> bytes:
         ValueError: The value has a NaN, an infinity or a lone surrogate, or over 200 levels.
     """
     if _look_through(value, MAX_JSON_DEPTH):
-        # Four times as fast.
+        # The encoder takes a quarter of the library's time.
         return _ENCODER.encode(value).encode()
     try:
         return rfc8785.dumps(value)
@@ -54,9 +54,9 @@ def check_depth(value: Any, max_depth: int) -> None:
 
 
 def _look_through(value: Any, max_depth: int) -> bool:
-    """Check how deep a JSON value is nested. Returns whether Python's own encoder writes it as RFC 8785 says.
+    """Check how deep a JSON value is nested. Returns whether Python's own encoder surely writes it as RFC 8785 says.
 
-    Numbers with fractions and large ones it writes otherwise, and it sorts keys beyond ASCII otherwise.
+    The encoder writes fractions and large integers in another form, and may sort keys beyond ASCII in another order.
     """
     is_plain, level = True, [value]
     for _ in range(max_depth + 1):
