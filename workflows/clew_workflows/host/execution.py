@@ -72,7 +72,7 @@ class TimeLimits:
 
     Attributes:
         store_timeout: The time for the archive's store to answer while the session can continue without it.
-        store_retry_interval: The time between two attempts, after the store did not answer.
+        store_retry_interval: The time from the end of an attempt to the next one, after the store did not answer.
         caller_patience: The time after which a caller that waits for an outcome gives way to another one.
         lists_interval: The time in which lists get a few updates of a session, and after which a run counts as long.
     """

@@ -253,9 +253,10 @@ class Rollover:
     async def roll(self) -> None:
         """Archive all entries and continue as new. Returns if that cannot be done at present."""
         runtime = self._runtime
-        self._ask_again_at = workflow.time() + runtime.waits.store_retry_interval.total_seconds()
         self._waited_when_asked = self._must_wait
         answer = await self._archive(None if self._waited_when_asked else runtime.waits.store_timeout)
+        # Counted from the end of the attempt: between two attempts the session goes on, however long one lasts.
+        self._ask_again_at = workflow.time() + runtime.waits.store_retry_interval.total_seconds()
         if isinstance(answer, Failure):
             self.away = make_unavailable(answer)
             return
