@@ -26,6 +26,7 @@ from clew_activities.archive.archive_errors import translate_archive_errors
 from clew_activities.archive.ended_runs import describe_run
 from clew_activities.archive.thread_source import ThreadLocation, Threads, find_last_attempt, make_not_found
 from clew_activities.heartbeats import send_heartbeats
+from clew_activities.live_writer import LiveWriter
 from clew_workflows.contract import WORKFLOW_TYPE, DeleteSessionInput
 from clew_workflows.contract.config import make_fairness_key
 from clew_workflows.contract.errors import NotFound, WorkerUnavailable
@@ -49,8 +50,8 @@ _UPLOADS = ("putblob", "startupload", "finishupload")
 class DeletionActivities:
     """Deletes sessions for clients."""
 
-    def __init__(self, archive: Archive) -> None:
-        self._archive = archive
+    def __init__(self, archive: Archive, live: LiveWriter) -> None:
+        self._archive, self._live = archive, live
         self._threads = Threads(archive)
 
     @activity.defn(name="delete_session")
@@ -92,6 +93,7 @@ class DeletionActivities:
         children = await asyncio.gather(*map(delete, await self._list_candidates(session_id)))
         deleted = [receipt for receipt in children if receipt]
         segments = await self._archive.delete(session_id)
+        await self._live.delete(session_id)
         await _delete_histories(session_id)
         return DeleteReceipt(
             deleted_segments=segments + sum(receipt.deleted_segments for receipt in deleted),

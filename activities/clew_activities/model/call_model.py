@@ -21,6 +21,7 @@ from clew_activities.archive import ArchiveError
 from clew_activities.archive.blob_store import Blobs
 from clew_activities.archive.thread_source import get_own_session, query_session
 from clew_activities.heartbeats import send_heartbeats
+from clew_activities.live_writer import LiveWriter
 from clew_activities.model.load_media import MediaLoader, keep_media
 from clew_activities.model.model_table import NO_OWN_MODELS, OwnModels, find_prices, find_taken_media
 from clew_activities.model.reply_in_progress import ReplyInProgress, count_reply, count_searches, fit_reply
@@ -116,8 +117,10 @@ class ModelActivities:
         media: MediaLoader,
         own_models: OwnModels = NO_OWN_MODELS,
         blobs: Blobs | None = None,
+        live: LiveWriter | None = None,
     ) -> None:
         self._blobs = blobs
+        self._live = live or LiveWriter()
         self._drawing = asyncio.Semaphore(MAX_DRAWING)
         self._media = media
         self._own_models = own_models
@@ -145,33 +148,37 @@ class ModelActivities:
         """
         reading = ReplyInProgress(call, find_prices(call.model, self._own_models))
         async with send_heartbeats(reading.describe, reading.measure):
-            if call.hooks is not None and call.hooks != self._hooks:
-                return Outdated(deployment="", hooks=self._hooks)
-            if call.checks is not None and not set(self._hooks) <= set(call.checks):
-                # Workers are being replaced: the one that resolved the configuration has fewer hooks than this one.
-                final = reading.note_fault("unchecked") >= MAX_UNCHECKED_ATTEMPTS
-                activity.heartbeat(*reading.describe())
-                raise ApplicationError(FEWER_HOOKS, type="hook_failed", non_retryable=final)
-            if call.limited is not None and call.limited != self._limited:
-                return Outdated(deployment="", hooks=self._hooks)
-            if call.deployment is not None:
-                deployment = await self._deployment.describe_again(call.deployment)
-                if deployment != call.deployment:
-                    return Outdated(deployment=deployment, hooks=self._hooks)
-            if call.priced and not reading.prices:
-                raise ApplicationError(NO_PRICE.format(model=call.model), type="unknown_price", non_retryable=True)
-            try:
-                return await self._read_in_time(reading)
-            except ProviderError as error:
-                raise await self._make_failure(error, reading) from None
-            except SchemaUnusable as error:
-                raise ApplicationError(str(error), type="invalid_input", non_retryable=True) from None
-            except asyncio.CancelledError:
-                details = activity.cancellation_details()
-                interrupted = await reading.interrupt() if details and details.cancel_requested else None
-                if interrupted is None:
-                    raise
-                return interrupted
+            with self._live.show(reading.show) as reading.note_growth:
+                return await self._call(call, reading)
+
+    async def _call(self, call: CallModel, reading: ReplyInProgress) -> ModelAnswered | Outdated:
+        if call.hooks is not None and call.hooks != self._hooks:
+            return Outdated(deployment="", hooks=self._hooks)
+        if call.checks is not None and not set(self._hooks) <= set(call.checks):
+            # Workers are being replaced: the one that resolved the configuration has fewer hooks than this one.
+            final = reading.note_fault("unchecked") >= MAX_UNCHECKED_ATTEMPTS
+            activity.heartbeat(*reading.describe())
+            raise ApplicationError(FEWER_HOOKS, type="hook_failed", non_retryable=final)
+        if call.limited is not None and call.limited != self._limited:
+            return Outdated(deployment="", hooks=self._hooks)
+        if call.deployment is not None:
+            deployment = await self._deployment.describe_again(call.deployment)
+            if deployment != call.deployment:
+                return Outdated(deployment=deployment, hooks=self._hooks)
+        if call.priced and not reading.prices:
+            raise ApplicationError(NO_PRICE.format(model=call.model), type="unknown_price", non_retryable=True)
+        try:
+            return await self._read_in_time(reading)
+        except ProviderError as error:
+            raise await self._make_failure(error, reading) from None
+        except SchemaUnusable as error:
+            raise ApplicationError(str(error), type="invalid_input", non_retryable=True) from None
+        except asyncio.CancelledError:
+            details = activity.cancellation_details()
+            interrupted = await reading.interrupt() if details and details.cancel_requested else None
+            if interrupted is None:
+                raise
+            return interrupted
 
     async def _read_in_time(self, reading: ReplyInProgress) -> ModelAnswered:
         """Read the reply, until shortly before the server gives up the call: after that the text would be lost.
@@ -255,6 +262,7 @@ class ModelActivities:
         call, schema = reading.call, context.output_schema
         request, decoder = prepare_call(provider, request, self._providers.redaction)
         reading.meta, reading.decoder = context.meta, decoder
+        decoder.note_growth = reading.note_growth
         draws = expects_media(request)
         settings = DRAWING if draws else DEFAULT
         if call.has_fallback:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -50,11 +50,14 @@ class ReplyInProgress:
         decoder: The decoder of the reply; None until the request is made.
         attempt: The attempt, with its times.
         reduced: The request without what its provider has refused; None until it is made.
+        note_growth: Called when more was read.
     """
 
     def __init__(self, call: CallModel, prices: Prices) -> None:
         self.call = call
         self.prices = prices
+        self.note_growth: Callable[[], None] = _note_nothing
+        self._attempt_number = activity.info().attempt
         self.meta: ContextMeta | None = None
         self.decoder: RedactedDecoder | None = None
         self.reduced: Reduced | None = None
@@ -71,19 +74,9 @@ class ReplyInProgress:
         If no attempt follows, the session makes the interrupted reply of both. The next attempt reads the usage of
         earlier ones, which is the third, and why they have failed, the fourth; they stand there if there are any.
         """
-        decoder = self.decoder
-        text, thinking = (decoder.text, decoder.thinking) if decoder else ("", "")
-        progress = ReplyProgress(
-            request_id=self.call.request_id,
-            run_id=self.call.run_id,
-            call_id=self.call.call_id,
-            attempt=activity.info().attempt,
-            iteration=self.call.iteration,
-            offset=max(len(text) - MAX_STREAMED_CHARACTERS, 0),
-            text=text[-MAX_STREAMED_CHARACTERS:],
-            thinking_offset=max(len(thinking) - MAX_STREAMED_CHARACTERS, 0),
-            thinking=thinking[-MAX_STREAMED_CHARACTERS:] or None,
-            tool_name=decoder.tool_name if decoder else None,
+        text, thinking = self.text, self.thinking
+        progress = self.show(
+            max(len(text) - MAX_STREAMED_CHARACTERS, 0), max(len(thinking) - MAX_STREAMED_CHARACTERS, 0)
         ).as_dict()
         earlier = (self.earlier_usage and self.earlier_usage.as_dict(), self._faults or None)
         if not self.has_begun:
@@ -92,6 +85,21 @@ class ReplyInProgress:
         # Their size has no bound, and only audits need them.
         answer = answer.model_copy(update={"truncated_tool_results": None, "fitting": None})
         return progress, answer.model_dump(mode="json", exclude_defaults=True), *(earlier if any(earlier) else ())
+
+    def show(self, text_from: int, thinking_from: int) -> ReplyProgress:
+        """Show what was read, from these characters on."""
+        return ReplyProgress(
+            request_id=self.call.request_id,
+            run_id=self.call.run_id,
+            call_id=self.call.call_id,
+            attempt=self._attempt_number,
+            iteration=self.call.iteration,
+            offset=text_from,
+            text=self.text[text_from:],
+            thinking_offset=thinking_from,
+            thinking=self.thinking[thinking_from:] or None,
+            tool_name=self.decoder.tool_name if self.decoder else None,
+        )
 
     def note_fault(self, fault: str) -> int:
         """Note why this attempt comes to nothing. Returns how many attempts of the call have, for this reason.
@@ -114,6 +122,11 @@ class ReplyInProgress:
     def text(self) -> str:
         """The text that was read so far."""
         return self.decoder.text if self.decoder else ""
+
+    @property
+    def thinking(self) -> str:
+        """The reasoning that was read so far."""
+        return self.decoder.thinking if self.decoder else ""
 
     async def interrupt(self, *, keeps_text: bool = True) -> ModelAnswered | None:
         """Make the answer from what was read so far, and count it; None: nothing was read or paid for.
@@ -158,7 +171,7 @@ class ReplyInProgress:
             digest=meta.digest,
             policy_hash=meta.policy_hash,
             input_tokens=meta.estimated_tokens,
-            attempt=activity.info().attempt,
+            attempt=self._attempt_number,
             epoch=meta.epoch,
             shared_prefix_tokens=meta.shared_prefix_tokens,
             cleared_tool_results=meta.cleared_tool_results,
@@ -203,6 +216,10 @@ class ReplyInProgress:
                 }
             )
         return add_cost(self.prices, reported)
+
+
+def _note_nothing() -> None:
+    """Note that more was read: nobody is told."""
 
 
 def _read_earlier_usage(details: Sequence[Any]) -> Usage | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -17,6 +18,7 @@ from clew.tools import Tool, ToolContext
 from clew.tools.definition import DEFAULT_TIMEOUT_SECONDS
 from clew_activities.archive.blob_store import Blobs
 from clew_activities.heartbeats import send_heartbeats
+from clew_activities.live_writer import LiveWriter
 from clew_activities.offload import count_tokens
 from clew_activities.providers.sanitize import clean
 from clew_activities.tools.mcp.mcp_settings import McpRefused, McpUnavailable
@@ -49,9 +51,10 @@ _ANY: TypeAdapter[Any] = TypeAdapter(Any)
 
 
 class Progress:
-    """The newest progress of one call, for its heartbeats."""
+    """The newest progress of one call, for its viewers."""
 
     def __init__(self, call: RunTool) -> None:
+        self._loop, self._note_report = asyncio.get_running_loop(), _note_nothing
         self._progress = ToolProgress(
             request_id=call.request_id,
             run_id=call.run_id,
@@ -78,6 +81,17 @@ class Progress:
         self._progress = self._progress.model_copy(
             update=reported | {"fraction": float(fraction) if is_number else None}  # type: ignore[arg-type]
         )
+        # The loop may be closed while a worker stops.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._note_report)
+
+    def show(self, _text_from: int, _thinking_from: int) -> ToolProgress:
+        """Show the newest report."""
+        return self._progress
+
+    def tell(self, note_report: Callable[[], None]) -> None:
+        """Call a function in the event loop when there is another report."""
+        self._note_report = note_report
 
 
 class ToolActivities:
@@ -96,7 +110,9 @@ class ToolActivities:
         storing_seconds: float = STORING_SECONDS,
         mcp_tools: McpTools | None = None,
         blobs: Blobs | None = None,
+        live: LiveWriter | None = None,
     ) -> None:
+        self._live = live or LiveWriter()
         self._tools = tools
         self._mcp_tools = mcp_tools or McpTools()
         self._results = results
@@ -114,7 +130,9 @@ class ToolActivities:
         """Make one attempt of a tool call. Every failure of the tool becomes a result that the model reads."""
         progress = Progress(call)
         async with send_heartbeats(lambda: [progress.make_details()], lambda: progress.newest):
-            answer = await self._answer(call, progress)
+            with self._live.show(progress.show) as note_report:
+                progress.tell(note_report)
+                answer = await self._answer(call, progress)
             details = activity.cancellation_details()
             if details and (details.cancel_requested or details.not_found) and not answer.in_doubt:
                 await _send_late_result(call, answer)
@@ -348,6 +366,10 @@ def _make_error(text: str, call: RunTool) -> ToolAnswered:
 
 def _describe_error(error: BaseException) -> str:
     return clean(f"{type(error).__name__}: {_make_text(error)}"[:MAX_ERROR_CHARACTERS])
+
+
+def _note_nothing() -> None:
+    """Note that there is another report: nobody is told."""
 
 
 def _make_text(value: object) -> str:

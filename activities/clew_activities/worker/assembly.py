@@ -15,6 +15,7 @@ from temporalio.client import Client
 from temporalio.worker import Plugin, Worker, WorkerTuner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
+from clew.live.channel import Channel
 from clew_activities.archive import Archive
 from clew_activities.archive.archived_sessions import ListingActivities, SearchAttributes
 from clew_activities.archive.blob_store import BlobActivities, Blobs
@@ -27,6 +28,7 @@ from clew_activities.archive.uploads import UploadActivities, Uploads
 from clew_activities.callers import await_request, open_session, read_last_seq, send_message, submit_input
 from clew_activities.checkpoint_signing import CheckpointActivities
 from clew_activities.heartbeats import SHOWN_SECONDS
+from clew_activities.live_writer import LiveWriter
 from clew_activities.model.call_model import CallSlots, ModelActivities
 from clew_activities.model.load_media import MediaLoader
 from clew_activities.model.model_table import load_prices
@@ -84,6 +86,7 @@ class Activities:
         registry: The worker's tools and agents.
         running: Runs the tools. It is closed when the worker has stopped.
         mcp_tools: The tools of MCP servers. They are closed when the worker has stopped.
+        live: Writes what calls say, for their viewers. It is closed when the worker has stopped.
         sessions: Those of the sessions' own task queue.
         models: Those of the task queue of model calls.
         providers: Those of the task queues of limited providers.
@@ -94,6 +97,7 @@ class Activities:
     registry: Registry
     running: ToolActivities
     mcp_tools: McpTools
+    live: LiveWriter
     sessions: Sequence[Activity]
     models: Sequence[Activity]
     providers: Sequence[Activity]
@@ -164,6 +168,7 @@ class SessionWorker:
             self._executor.shutdown(wait=False)
         self._activities.running.close()
         await self._activities.mcp_tools.close()
+        await self._activities.live.close()
         for failure in stopped:
             if failure is not None:
                 raise failure
@@ -226,6 +231,7 @@ def make_activities(
     archive = Archive(settings.store, client.namespace)
     blobs, threads, attributes = Blobs(archive), Threads(archive), SearchAttributes()
     mcp_tools = McpTools(settings.mcp, providers.redaction)
+    live = LiveWriter(Channel.of(client, settings.live) if settings.live else None)
     hooks, limited = tuple(registry.hooks), tuple(sorted(settings.rate_limits))
     preparing = PrepareActivities(
         providers,
@@ -253,13 +259,14 @@ def make_activities(
         media=MediaLoader(blobs),
         own_models=own_models,
         blobs=blobs,
+        live=live,
     )
     checkpoints = CheckpointActivities(
         settings.keys, registry, archive, client.namespace, mcp_tools, own_models=own_models, blobs=blobs
     )
     archiving, reading = ArchiveActivities(archive, attributes), ReadingActivities(archive)
     storing, uploading = BlobActivities(blobs), UploadActivities(Uploads(blobs))
-    running = ToolActivities(registry.tools, Results(archive, threads), mcp_tools=mcp_tools, blobs=blobs)
+    running = ToolActivities(registry.tools, Results(archive, threads), mcp_tools=mcp_tools, blobs=blobs, live=live)
     checking = HookActivities(registry.hooks, running.threads, providers.redaction, blobs)
     summarize = SummaryActivities(providers, http, archive, threads, own_models).summarize
     slots = CallSlots(models, settings.capacity.model_calls, direct_calls)
@@ -267,6 +274,7 @@ def make_activities(
         registry=registry,
         running=running,
         mcp_tools=mcp_tools,
+        live=live,
         sessions=[
             preparing.prepare,
             preparing.describe_model,
@@ -281,7 +289,7 @@ def make_activities(
             reading.read_thread,
             reading.read_context,
             ForkingActivities(archive).fork_session,
-            DeletionActivities(archive).delete_session,
+            DeletionActivities(archive, live).delete_session,
             ListingActivities(archive).list_sessions,
             storing.put_blob,
             storing.end_upload,

@@ -12,6 +12,7 @@ from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
 from temporalio.worker import WorkerDeploymentConfig
 
 from clew.agents import Agent
+from clew.live.channel import list_secrets, read_address
 from clew_activities.archive import Store, open_store
 from clew_activities.checkpoint_signing import Keys, read_keys
 from clew_activities.model.model_table import NO_OWN_MODELS, OwnModels, read_own_models
@@ -96,6 +97,7 @@ class WorkerSettings:
         deployment: The worker's version, with workflows pinned by default; None: it has none.
         own_models: The sizes and the prices of the team's own models.
         webhooks: The webhooks of all sessions, the secrets of webhooks, and where they are sent to.
+        live: The address of the server over which viewers read what calls say; None: they read heartbeats.
         workflows: The session and the services. All workers of a task queue must have the same.
     """
 
@@ -116,6 +118,7 @@ class WorkerSettings:
     deployment: WorkerDeploymentConfig | None = None
     own_models: OwnModels = NO_OWN_MODELS
     webhooks: WebhookSettings = NO_WEBHOOKS
+    live: str | None = field(default=None, repr=False)
     workflows: Sequence[type] = WORKFLOWS
 
     @property
@@ -137,9 +140,10 @@ def read_settings(environ: Mapping[str, str]) -> WorkerSettings:
         ToolsUnusable: A tools module cannot be used.
     """
     import_extensions(environ)
-    mcp, webhooks = read_mcp_settings(environ), read_webhook_settings(environ)
+    mcp, webhooks, live = read_mcp_settings(environ), read_webhook_settings(environ), read_address(environ)
+    secrets = (*mcp.secrets, *webhooks.all_secrets, *list_secrets(live))
     return WorkerSettings(
-        providers=load_providers(environ, (*mcp.secrets, *webhooks.all_secrets)),
+        providers=load_providers(environ, secrets),
         tools=load_tools(split_names(environ.get("CLEW_TOOLS", ""))),
         agents=load_agents(split_names(environ.get("CLEW_AGENTS", ""))),
         hooks=load_hooks(split_names(environ.get("CLEW_HOOKS", ""))),
@@ -153,6 +157,7 @@ def read_settings(environ: Mapping[str, str]) -> WorkerSettings:
         rate_limits=read_rate_limits(environ),
         own_models=read_own_models(environ),
         webhooks=webhooks,
+        live=live,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import shlex
 import time
 import uuid
@@ -33,6 +34,8 @@ from temporalio.runtime import (
 )
 from temporalio.service import RPCError, TLSConfig
 
+from clew.live.channel import read_address
+from clew.live.reader import use_channel
 from clew.session._encryption import decrypt_token, encrypt_client
 from clew.session.handle import STARTING_SECONDS, SessionHandle, name_repetition, run_service
 from clew.session.keywords import EntryFilters, SessionOptions
@@ -123,9 +126,15 @@ class Clew(SessionLists):
             encryption: The keys; None: those of the environment.
 
         Raises:
-            InvalidInput: The environment's keys are not valid.
+            InvalidInput: The environment's keys, or its `CLEW_LIVE`, are not valid.
         """
         super().__init__(retry_queries_soon(encrypt_client(client, encryption)), task_queue)
+        try:
+            live = read_address(os.environ)
+        except ValueError as error:
+            raise InvalidInput(str(error)) from None
+        if live is not None:
+            use_channel(self.temporal, live)
 
     @classmethod
     async def connect(

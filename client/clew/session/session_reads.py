@@ -259,10 +259,11 @@ class FollowedParts:
         latest: The newest page of the live part.
     """
 
-    def __init__(self, handle: SessionHandle) -> None:
+    def __init__(self, handle: SessionHandle, *, heartbeats: bool) -> None:
+        """Read a session. `heartbeats`: viewers read the heartbeats of its calls."""
         self.archived_upto: int | None = -1
         self.latest = FollowPage(entries=[])
-        self._handle = handle
+        self._handle, self._heartbeats = handle, heartbeats
 
     def read_archived(self, from_seq: int, to_seq: int | None) -> AsyncIterator[Entry]:
         """Read archived entries."""
@@ -271,7 +272,9 @@ class FollowedParts:
     async def read_live(self, from_seq: int) -> LivePage[Entry] | None:
         """Read a page of the session's entries, with its status."""
         try:
-            answer = await self._handle.query("follow", FollowQuery(from_seq=from_seq), only_open=True)
+            answer = await self._handle.query(
+                "follow", FollowQuery(from_seq=from_seq, heartbeats=self._heartbeats), only_open=True
+            )
         except (Closed, NotFound):
             return None
         self.latest = page = FollowPage.model_validate(answer)

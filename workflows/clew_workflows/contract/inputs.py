@@ -684,9 +684,11 @@ class FollowQuery(Input):
 
     Attributes:
         from_seq: Begin with this entry; absent: return no entries.
+        heartbeats: The caller reads the heartbeats of the session's calls: workers send more of them for a while.
     """
 
     from_seq: Seq | None = None
+    heartbeats: bool = True
 
 
 class WindowQuery(Input):

@@ -276,12 +276,16 @@ class AgentSession:
                 case EntriesQuery():
                     return views.answer_entries(thread, query)
                 case FollowQuery():
-                    LOCAL_RUNS.tell(workflow.info().run_id, "followed")
-                    return views.answer_follow(state, thread, query)
+                    return self._answer_follow(query)
                 case WindowQuery():
                     return views.answer_window(state, thread, query)
         except ClewError as error:
             raise ingress.make_query_error(error) from None
+
+    def _answer_follow(self, query: FollowQuery) -> dict[str, Any]:
+        if query.heartbeats:
+            LOCAL_RUNS.tell(workflow.info().run_id, "followed")
+        return views.answer_follow(self._runtime.state, self._runtime.thread, query)
 
     def _describe(self) -> str:
         """Describe the session for the Temporal UI."""

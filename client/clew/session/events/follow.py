@@ -12,7 +12,7 @@ import asyncio
 import weakref
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Sequence
-from contextlib import aclosing, contextmanager, suppress
+from contextlib import aclosing, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -22,6 +22,8 @@ from temporalio.api.enums.v1 import WorkflowExecutionStatus
 from temporalio.client import Client
 from temporalio.exceptions import TemporalError
 
+from clew.live.channel import Said
+from clew.live.reader import find_reader
 from clew.session.events.event_types import EntryCommitted, SessionEvent
 from clew.session.events.feed import CLOSED, HIBERNATED, Feed, Flight, Snapshot
 from clew.session.events.history_polls import (
@@ -30,10 +32,12 @@ from clew.session.events.history_polls import (
     Execution,
     describe,
     is_passing,
+    list_started,
     persist,
     read_flights,
     watch_history,
 )
+from clew.session.events.live_flights import LiveFlights
 from clew.session.handle import SessionHandle
 from clew.session.session_reads import FollowedParts, list_calls_of_subagents, read_entries, read_newest_entry
 from clew.session.transport import Pauses
@@ -52,7 +56,8 @@ HEARTBEAT_SECONDS = 0.1
 QUIET_HEARTBEAT_SECONDS = 1.0
 """Seconds between two reads of the heartbeats of calls that have not changed for a while."""
 QUIET_AFTER_SECONDS = 10.0
-"""Seconds without a change after which the heartbeats are read less often."""
+"""Seconds without a change after which the heartbeats are read less often: so they are of calls that the live channel
+tells of."""
 RENEWAL_SECONDS = 20.0
 """Seconds until the query `follow` is repeated while calls are in flight: without it workers take viewers as gone."""
 REST_SECONDS = 20.0
@@ -232,8 +237,8 @@ async def _find_start(handle: SessionHandle, request_id: str, status: LiveStatus
     raise UnknownRequest(f"session {handle.session_id!r} knows no request {request_id!r}")
 
 
-async def _query_status(handle: SessionHandle) -> LiveStatus:
-    answer = await handle.query("follow", FollowQuery(), only_open=True)
+async def _query_status(handle: SessionHandle, *, heartbeats: bool = False) -> LiveStatus:
+    answer = await handle.query("follow", FollowQuery(heartbeats=heartbeats), only_open=True)
     return LiveStatus.model_validate(answer["status"])
 
 
@@ -297,6 +302,10 @@ class Hub:
         self._newest_event: SessionPayload | None = None
         self._shared: dict[object, asyncio.Task[Any]] = {}
         self._asked_at = 0.0
+        self._reader = find_reader(handle.client)
+        self._live, self._described = LiveFlights(), tuple[Flight, ...]()
+        # Whether heartbeats have to tell what calls say: there is no live channel, or it is silent.
+        self._wants_heartbeats = self._reader is None
         self._has_newcomer = asyncio.Event()
 
     @contextmanager
@@ -405,12 +414,24 @@ class Hub:
         decided, called = asyncio.Event(), asyncio.Event()
         decided.set()
         called.set()
-        await _run_until_first(
-            self._watch(execution, decided, called),
-            self._fetch_when(decided),
-            self._read_heartbeats_when(called, decided, execution.run_id),
-            self._look_at_subagents(),
-        )
+        name = self.handle.session_id
+        # What was said in another workflow run, perhaps of a deleted session with this id, is over.
+        hear = partial(self._hear, execution.run_id)
+        with self._reader.watch(name, hear) if self._reader else nullcontext():
+            await _run_until_first(
+                self._watch(execution, decided, called),
+                self._fetch_when(decided),
+                self._read_heartbeats_when(called, decided, execution.run_id),
+                self._look_at_subagents(),
+            )
+
+    def _hear(self, run_id: str, items: Sequence[Said]) -> None:
+        self._live.take([said for said in items if said.run_id == run_id], self._now())
+        self._show_flights()
+
+    def _show_flights(self) -> None:
+        if self._snapshot is not None:
+            self._publish(replace(self._snapshot, flights=self._live.merge(self._described)))
 
     async def _watch(self, execution: Execution, decided: asyncio.Event, called: asyncio.Event) -> None:
         async for news in watch_history(self.handle, execution.run_id, execution.events):
@@ -434,10 +455,10 @@ class Hub:
         """Query the entries since the last time, and the status after them."""
         known = self._snapshot
         if known is None:
-            status = await _query_status(self.handle)
-            self._publish(Snapshot(status.rev, status))
+            status = await _query_status(self.handle, heartbeats=self._wants_heartbeats)
+            self._publish(Snapshot(status.rev, status, self._live.merge(self._described)))
             return
-        parts = FollowedParts(self.handle)
+        parts = FollowedParts(self.handle, heartbeats=self._wants_heartbeats)
         entries = [entry async for entry in read_forward(parts, known.next_seq)]
         newest = parts.latest.status
         if newest is None:
@@ -460,23 +481,31 @@ class Hub:
         self._publish(replace(snapshot, next_seq=next_seq, status=status, ended=ended))
 
     async def _read_heartbeats_when(self, called: asyncio.Event, decided: asyncio.Event, run_id: str) -> None:
-        """Read the heartbeats while calls are in flight, and let the session know that they are read."""
+        """Read the heartbeats while calls are in flight, and let the session know that they are read.
+
+        Of calls that the live channel tells of they are read rarely: they say which attempts have failed.
+        """
         while True:
             await called.wait()
             changed_at = self._now()
-            flights: tuple[Flight, ...] = ()
-            while flights or called.is_set():
+            self._described = ()
+            while self._described or called.is_set():
                 called.clear()
                 execution = await describe(self.handle, run_id)
-                read = await read_flights(self.handle, execution.pending if execution else ())
-                if read != flights:
-                    flights, changed_at = read, self._now()
-                if self._snapshot is not None:
-                    self._publish(replace(self._snapshot, flights=flights))
-                if flights and self._now() - self._asked_at > RENEWAL_SECONDS:
+                pending = execution.pending if execution else ()
+                read = await read_flights(self.handle, pending)
+                if read != self._described:
+                    self._described, changed_at = read, self._now()
+                self._show_flights()
+                started = list_started(pending)
+                is_silent = self._reader is None or self._live.find_silent(started, self._now())
+                is_due = bool(read) and self._now() - self._asked_at > RENEWAL_SECONDS
+                if is_silent and (is_due or not self._wants_heartbeats):
                     decided.set()
-                quiet = self._now() - changed_at > QUIET_AFTER_SECONDS
-                await asyncio.sleep(QUIET_HEARTBEAT_SECONDS if quiet else HEARTBEAT_SECONDS)
+                self._wants_heartbeats = is_silent
+                is_quiet = self._now() - changed_at > QUIET_AFTER_SECONDS
+                is_live = bool(started) and all(map(self._live.is_heard, started)) and not is_silent
+                await asyncio.sleep(QUIET_HEARTBEAT_SECONDS if is_quiet or is_live else HEARTBEAT_SECONDS)
 
     async def _look_at_subagents(self) -> None:
         """Look for calls that wait in subagents, while calls run. The session itself is not asked."""

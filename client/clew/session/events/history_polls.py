@@ -199,6 +199,12 @@ async def read_flights(handle: SessionHandle, pending: Sequence[PendingActivityI
     return tuple([await _read_flight(handle, info) for info in pending if info.activity_type.name in _PROGRESS])
 
 
+def list_started(pending: Sequence[PendingActivityInfo]) -> list[str]:
+    """List the model calls and the tool calls that a worker has begun."""
+    started = PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
+    return [info.activity_id for info in pending if info.activity_type.name in _PROGRESS and info.state == started]
+
+
 _PROGRESS: dict[str, type[ReplyProgress | ToolProgress]] = {MODEL_CALL: ReplyProgress, TOOL_CALL: ToolProgress}
 
 

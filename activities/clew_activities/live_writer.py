@@ -1,0 +1,207 @@
+"""The worker's side of the live channel: it writes what calls have said to their sessions' streams.
+
+A call only marks that it has said something new. One task writes for all calls of the process: the newest of each, in
+one request. No call waits for it, and it keeps no queue: while the server does not answer, calls go on, and the first
+item after that has all that was said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from temporalio import activity
+
+from clew.live.channel import FIELD, Channel, Connection, Said, connect, find_errors
+from clew.session.transport import Pauses
+from clew_workflows.contract.outputs import ReplyProgress, ToolProgress
+
+WHOLE_SECONDS = 1.0
+"""Seconds after which an item has all that was said, also if nothing is new. Viewers that come late begin with it.
+They read heartbeats if none comes."""
+WHOLE_ITEMS = 100
+"""Items after which the next one has all, too."""
+WHOLE_BYTES_PER_SECOND = 32 * 1024
+"""A long text comes whole so rarely that it is no more than this."""
+MAX_ITEMS = 256
+"""Newest items that a stream keeps."""
+KEPT_SECONDS = 120
+"""Seconds after its last item in which a stream is kept."""
+ITEMS_PER_SECOND = 5_000
+"""Most items of a process in a second. With many calls each writes less often."""
+FASTEST_SECONDS = 0.01
+"""Shortest time between two requests."""
+WRITE_SECONDS = 2.0
+"""Time within which the server answers."""
+FIRST_PAUSE_SECONDS = 0.5
+LONGEST_PAUSE_SECONDS = 10.0
+"""Seconds until it is tried again, at first and at most; each pause is twice as long as the one before."""
+
+Read: TypeAlias = Callable[[int, int], ReplyProgress | ToolProgress]
+"""Reads what a call has said: its text and its reasoning from these characters on."""
+
+log = logging.getLogger("clew.worker")
+
+
+@dataclass(eq=False, slots=True)
+class _Call:
+    """One attempt of a call.
+
+    Attributes:
+        session_id: The session.
+        run_id: The workflow run.
+        read: Reads what it has said.
+        activity_id: The activity.
+        attempt: The attempt.
+        text: Characters of its text that were written.
+        thinking: The same of its reasoning.
+        whole_at: When it is written whole again; in seconds of the event loop.
+        items: Items since it was written whole.
+    """
+
+    session_id: str
+    run_id: str
+    read: Read
+    activity_id: str
+    attempt: int
+    text: int = 0
+    thinking: int = 0
+    whole_at: float = 0.0
+    items: int = 0
+
+    def take(self, now: float) -> Said:
+        """Take what is new, or all of it if that is due."""
+        if now >= self.whole_at or self.items >= WHOLE_ITEMS:
+            self.text = self.thinking = self.items = 0
+        is_whole = self.items == 0
+        progress = self.read(self.text, self.thinking)
+        if isinstance(progress, ReplyProgress):
+            self.text = progress.offset + len(progress.text)
+            self.thinking = progress.thinking_offset + len(progress.thinking or "")
+        if is_whole:
+            self.whole_at = now + max(WHOLE_SECONDS, (self.text + self.thinking) / WHOLE_BYTES_PER_SECOND)
+        self.items += 1
+        return Said(self.run_id, self.activity_id, self.attempt, progress)
+
+
+@dataclass(eq=False)
+class LiveWriter:
+    """Writes what the calls of a process say. Without a channel it writes nothing.
+
+    Attributes:
+        channel: The channel; None: there is none.
+    """
+
+    channel: Channel | None = None
+    _calls: set[_Call] = field(default_factory=set)
+    _new: dict[_Call, None] = field(default_factory=dict)
+    _has_new: asyncio.Event = field(default_factory=asyncio.Event)
+    _task: asyncio.Task[None] | None = None
+    _connection: Connection | None = None
+
+    @contextmanager
+    def show(self, read: Read) -> Iterator[Callable[[], None]]:
+        """Show what the current activity says while the body runs. It calls the given function when something is new.
+
+        The function may be called in the event loop's thread alone.
+        """
+        if self.channel is None:
+            yield _note_nothing
+            return
+        info = activity.info()
+        call = _Call(info.workflow_id or "", info.workflow_run_id or "", read, info.activity_id, info.attempt)
+        self._calls.add(call)
+        self._note(call)
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run(self.channel))
+        try:
+            yield lambda: self._note(call)
+        finally:
+            self._calls.discard(call)
+            self._new.pop(call, None)
+
+    async def delete(self, session_id: str) -> None:
+        """Delete the stream of a session. If the server does not answer it vanishes after `KEPT_SECONDS`."""
+        if self.channel is None:
+            return
+        try:
+            connection = self._connection or await connect(self.channel.address, WRITE_SECONDS)
+            await connection.delete(self.channel.name_stream(session_id))
+            if connection is not self._connection:
+                await connection.aclose()
+        except find_errors() as error:
+            log.warning("a deleted session's live text is kept for %d s: %s", KEPT_SECONDS, type(error).__name__)
+
+    async def close(self) -> None:
+        """Write no more."""
+        if self._task:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._disconnect()
+
+    def _note(self, call: _Call) -> None:
+        if call in self._calls:
+            self._new[call] = None
+            self._has_new.set()
+
+    async def _run(self, channel: Channel) -> None:
+        """Write while calls run, and a moment longer."""
+        loop, pauses = asyncio.get_running_loop(), Pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+        while self._calls:
+            began = loop.time()
+            try:
+                written = await self._write(channel, began)
+                pauses = Pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+            except find_errors() as error:
+                log.warning("live text: the server does not take it (%s)", type(error).__name__)
+                await self._disconnect()
+                await pauses.wait()
+                for call in self._calls:
+                    call.whole_at = 0.0
+                continue
+            await asyncio.sleep(began + max(FASTEST_SECONDS, written / ITEMS_PER_SECOND) - loop.time())
+            if not self._new:
+                self._has_new.clear()
+                due = min((call.whole_at for call in self._calls), default=loop.time())
+                timer = loop.call_at(due, self._has_new.set)
+                await self._has_new.wait()
+                timer.cancel()
+
+    async def _write(self, channel: Channel, now: float) -> int:
+        """Write the newest of each call. Returns the number of items."""
+        due = [call for call in self._calls if call in self._new or now >= call.whole_at]
+        self._new.clear()
+        if not due:
+            return 0
+        said = [(call.session_id, call.take(now), call.items == 1) for call in due]
+        if channel.sealer.blocks:
+            items = await asyncio.to_thread(lambda: [channel.encode(name, each) for name, each, _ in said])
+        else:
+            items = [channel.encode(name, each) for name, each, _ in said]
+        async with asyncio.timeout(2 * WRITE_SECONDS):
+            if self._connection is None:
+                self._connection = await connect(channel.address, WRITE_SECONDS)
+            pipeline = self._connection.pipeline(transaction=False)
+            for (session_id, _, is_whole), item in zip(said, items, strict=True):
+                stream = channel.name_stream(session_id)
+                pipeline.xadd(stream, {FIELD: item}, maxlen=MAX_ITEMS, approximate=False)
+                if is_whole:
+                    pipeline.expire(stream, KEPT_SECONDS)
+            await pipeline.execute()
+        return len(said)
+
+    async def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            try:
+                await connection.aclose()
+            except find_errors() as error:
+                log.debug("the connection of live text did not close: %s", type(error).__name__)
+
+
+def _note_nothing() -> None:
+    """Note that something is new: nobody is told."""

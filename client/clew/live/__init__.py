@@ -1,0 +1,1 @@
+"""The live channel: Redis, over which workers tell viewers what calls say while they run."""

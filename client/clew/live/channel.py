@@ -1,0 +1,193 @@
+"""The live channel: one stream a session in Redis or Valkey, in which workers write what its calls say as they run.
+
+Nothing depends on it. An entry of the thread replaces what was streamed, and viewers read heartbeats where the
+channel is silent. Each item is JSON, encrypted if the worker encrypts. Like a heartbeat it has a `ReplyProgress` or
+a `ToolProgress`, and says from which character on its text is: an item that comes twice, or late, changes nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import unquote, urlsplit
+
+from pydantic_core import from_json, to_json
+from temporalio.client import Client
+
+from clew_workflows.contract.errors import ClewError
+from clew_workflows.contract.extras import ExtraMissing
+from clew_workflows.contract.outputs import ReplyProgress, ToolProgress
+from clew_workflows.encryption import Sealer, find_sealer
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+    from redis.asyncio.cluster import RedisCluster
+
+Connection: TypeAlias = "Redis | RedisCluster"
+"""A connection to a server, or to a cluster."""
+VARIABLE = "CLEW_LIVE"
+FIELD = b"d"
+"""The field of a stream's item that has its JSON."""
+GROUPS = 16
+"""Groups of streams. In a cluster those of a group are on one server, so that one call reads them."""
+CONNECT_SECONDS = 2.0
+"""Time within which the server accepts a connection."""
+_SCHEMES = ("redis", "rediss")
+
+
+def read_address(environ: Mapping[str, str]) -> str | None:
+    """Read `CLEW_LIVE`: the address of a Redis or Valkey server; None: there is none.
+
+    Raises:
+        ExtraMissing: The extra `live` is not installed.
+        ValueError: The address is not valid.
+    """
+    address = environ.get(VARIABLE) or None
+    if address is not None:
+        check_address(address)
+    return address
+
+
+def check_address(address: str) -> None:
+    """Check the address of a server. It may hold a password: no message quotes it.
+
+    Raises:
+        ExtraMissing: The extra `live` is not installed.
+        ValueError: The address is not valid.
+    """
+    try:
+        from redis.asyncio.connection import parse_url  # noqa: PLC0415 - an extra
+    except ImportError:
+        raise ExtraMissing(VARIABLE, "live") from None
+    try:
+        parts = urlsplit(address)
+        parse_url(address)
+        is_valid = parts.scheme in _SCHEMES and bool(parts.hostname)
+    except ValueError:
+        is_valid = False
+    if not is_valid:
+        raise ValueError(
+            f"{VARIABLE} must be an address such as redis://:PASSWORD@HOST:6379/0, or rediss:// with TLS"
+        )
+
+
+def list_secrets(address: str | None) -> tuple[str, ...]:
+    """List the password that an address holds."""
+    password = urlsplit(address).password if address else None
+    return (unquote(password),) if password else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a call has said: all of it, or what is new.
+
+    Attributes:
+        run_id: The workflow run of the call.
+        activity_id: The call's activity.
+        attempt: The number of its attempt.
+        progress: What it has said. The text goes on at `offset`.
+    """
+
+    run_id: str
+    activity_id: str
+    attempt: int
+    progress: ReplyProgress | ToolProgress
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """The channel of one namespace.
+
+    Attributes:
+        address: The server.
+        namespace: Temporal's namespace.
+        sealer: Encrypts the items.
+    """
+
+    address: str
+    namespace: str
+    sealer: Sealer
+
+    @classmethod
+    def of(cls, client: Client, address: str) -> Channel:
+        """Make the channel of the sessions that a client reaches."""
+        return cls(address, client.namespace, find_sealer(client.data_converter))
+
+    def name_stream(self, session_id: str) -> bytes:
+        """Name the stream of a session. The name does not tell the session's id."""
+        digest = hashlib.sha256(f"{self.namespace}\0{session_id}".encode()).hexdigest()[:32]
+        return b"clew:{%d}:%s" % (int(digest[:8], 16) % GROUPS, digest.encode())
+
+    def encode(self, session_id: str, said: Said) -> bytes:
+        """Make the data of an item. It may wait for a codec of one's own (`sealer.blocks`)."""
+        kind = "reply" if isinstance(said.progress, ReplyProgress) else "tool"
+        item = {
+            "run_id": said.run_id,
+            "activity_id": said.activity_id,
+            "attempt": said.attempt,
+            kind: said.progress.as_dict(),
+        }
+        return self.sealer.seal(to_json(item), self._name_item(session_id))
+
+    def decode(self, session_id: str, data: bytes) -> Said | None:
+        """Read an item; None: it cannot be read, and viewers read heartbeats instead."""
+        try:
+            item: dict[str, Any] = from_json(self.sealer.unseal(data, self._name_item(session_id)))
+            progress = (
+                ReplyProgress.model_validate(item["reply"])
+                if "reply" in item
+                else ToolProgress.model_validate(item["tool"])
+            )
+            return Said(str(item["run_id"]), str(item["activity_id"]), int(item["attempt"]), progress)
+        except (ClewError, ValueError, TypeError, LookupError):
+            return None
+
+    def _name_item(self, session_id: str) -> str:
+        return f"live {self.namespace}/{session_id}"
+
+
+def find_group(stream: bytes) -> int:
+    """Find the group of a stream."""
+    return int(stream[stream.index(b"{") + 1 : stream.index(b"}")])
+
+
+@cache
+def find_errors() -> tuple[type[Exception], ...]:
+    """Find the errors that say that the server does not answer, or not as it should."""
+    from redis.exceptions import RedisError  # noqa: PLC0415 - an extra
+
+    return (RedisError, OSError, TimeoutError)
+
+
+async def connect(address: str, answer_seconds: float) -> Connection:
+    """Connect to a server, or to the cluster that it belongs to.
+
+    Raises:
+        OSError, RedisError, TimeoutError: No server answers at the address (`find_errors`).
+    """
+    from redis.asyncio import Redis  # noqa: PLC0415 - an extra
+    from redis.asyncio.cluster import RedisCluster  # noqa: PLC0415 - an extra
+    from redis.asyncio.retry import Retry  # noqa: PLC0415 - an extra
+    from redis.backoff import NoBackoff  # noqa: PLC0415 - an extra
+
+    options: dict[str, Any] = {
+        "socket_connect_timeout": CONNECT_SECONDS,
+        "socket_timeout": answer_seconds,
+        "protocol": 2,
+        "retry": Retry(NoBackoff(), 0),
+        "client_name": "clew",
+    }
+    single = Redis.from_url(address, **options)
+    try:
+        answer = await single.info("cluster")
+    except BaseException:
+        await single.aclose()
+        raise
+    if not answer.get("cluster_enabled"):
+        return single
+    await single.aclose()
+    cluster: RedisCluster = RedisCluster.from_url(address, **options)
+    return cluster

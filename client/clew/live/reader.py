@@ -1,0 +1,197 @@
+"""The viewers' side of the live channel: one reader of a process reads the streams of all watched sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+from temporalio.client import Client
+
+from clew.live.channel import FIELD, Channel, Connection, Said, connect, find_errors, find_group
+from clew.session.transport import Pauses
+
+BLOCK_SECONDS = 5.0
+"""Longest time of one read. The server answers it as soon as there is an item."""
+ANSWER_SECONDS = BLOCK_SECONDS + 2.0
+"""Time within which the server answers."""
+READ_ITEMS = 256
+"""Most items of a stream that one read returns."""
+KEPT_SECONDS = 60
+"""Seconds for which the server keeps the stream that ends a read early."""
+FIRST_PAUSE_SECONDS = 0.2
+LONGEST_PAUSE_SECONDS = 5.0
+"""Seconds until a server that has not answered is asked again, at first and at most."""
+BEGINNING = b"0-0"
+
+log = logging.getLogger("clew")
+
+_channels: WeakKeyDictionary[Client, Channel] = WeakKeyDictionary()
+_readers: WeakKeyDictionary[asyncio.AbstractEventLoop, WeakValueDictionary[Channel, Reader]] = WeakKeyDictionary()
+
+
+def use_channel(client: Client, address: str) -> None:
+    """Have the viewers of a client's sessions read the channel at an address."""
+    _channels[client] = Channel.of(client, address)
+
+
+def find_reader(client: Client) -> Reader | None:
+    """Find the reader of a client's channel in this event loop, or make it; None: the client has no channel."""
+    channel = _channels.get(client)
+    if channel is None:
+        return None
+    readers = _readers.setdefault(asyncio.get_running_loop(), WeakValueDictionary())
+    reader = readers.get(channel)
+    if reader is None:
+        reader = readers[channel] = Reader(channel)
+    return reader
+
+
+@dataclass(eq=False, slots=True)
+class Watch:
+    """A session whose stream is read.
+
+    Attributes:
+        session_id: The session.
+        take: Takes new items, in order. Items may come again after the connection was lost.
+        cursor: The newest item that was read.
+    """
+
+    session_id: str
+    take: Callable[[Sequence[Said]], None]
+    cursor: bytes = BEGINNING
+
+
+@dataclass(eq=False, slots=True)
+class _Group:
+    """The streams that one call reads.
+
+    Attributes:
+        wake: The stream whose item ends a read, so that the next one has another session, too.
+        watches: Who reads each stream.
+        task: Reads them.
+        woken: The newest item of `wake` that was read.
+    """
+
+    wake: bytes
+    watches: dict[bytes, Watch] = field(default_factory=dict)
+    task: asyncio.Task[None] | None = None
+    woken: bytes = BEGINNING
+
+
+class Reader:
+    """Reads the streams of sessions in one event loop.
+
+    Attributes:
+        channel: The channel.
+        is_up: The server has answered the last call.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self.is_up = True
+        self._id = uuid.uuid4().hex.encode()
+        self._groups: dict[int, _Group] = {}
+        self._connection: Connection | None = None
+        self._connecting = asyncio.Lock()
+        self._is_cluster: bool | None = None
+
+    @contextmanager
+    def watch(self, session_id: str, take: Callable[[Sequence[Said]], None]) -> Iterator[None]:
+        """Read a session's stream while the body runs, from its oldest item on."""
+        stream = self.channel.name_stream(session_id)
+        task = asyncio.create_task(self._add(stream, watch := Watch(session_id, take)))
+        try:
+            yield
+        finally:
+            task.cancel()
+            for number, group in list(self._groups.items()):
+                if group.watches.get(stream) is watch:
+                    del group.watches[stream]
+                    if not group.watches:
+                        del self._groups[number]
+                        if group.task:
+                            group.task.cancel()
+
+    async def _add(self, stream: bytes, watch: Watch) -> None:
+        pauses = Pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+        while True:
+            try:
+                connection = await self._connect()
+                break
+            except find_errors():
+                await self._lose()
+                await pauses.wait()
+        # A cluster has the streams of a group on one server; a single server has all.
+        number = find_group(stream) if self._is_cluster else 0
+        group = self._groups.setdefault(number, _Group(b"clew:{%d}:wake:%s" % (number, self._id)))
+        group.watches[stream] = watch
+        if group.task is None:
+            group.task = asyncio.create_task(self._read(group))
+            return
+        with suppress(*find_errors()):
+            await connection.xadd(group.wake, {FIELD: b""}, maxlen=1, approximate=False)
+            await connection.expire(group.wake, KEPT_SECONDS)
+
+    async def _connect(self) -> Connection:
+        async with self._connecting:
+            if self._connection is None:
+                connection = await connect(self.channel.address, ANSWER_SECONDS)
+                self._is_cluster = type(connection).__name__ == "RedisCluster"
+                self._connection = connection
+            return self._connection
+
+    async def _lose(self) -> None:
+        """Give the connection up. What comes next is read from the beginning: the server may be another one."""
+        self.is_up = False
+        await self._disconnect()
+
+    async def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(*find_errors()):
+                await connection.aclose()
+
+    async def _read(self, group: _Group) -> None:
+        try:
+            await self._read_on(group)
+        finally:
+            if not self._groups:
+                await self._disconnect()
+
+    async def _read_on(self, group: _Group) -> None:
+        pauses = Pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+        while group.watches:
+            try:
+                connection = await self._connect()
+                streams: dict[Any, Any] = {stream: watch.cursor for stream, watch in group.watches.items()}
+                answer: Any = await connection.xread(
+                    streams | {group.wake: group.woken}, count=READ_ITEMS, block=int(BLOCK_SECONDS * 1000)
+                )
+                self.is_up = True
+                pauses = Pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+            except find_errors() as error:
+                log.info("live text cannot be read (%s)", type(error).__name__)
+                await self._lose()
+                for watch in group.watches.values():
+                    watch.cursor = BEGINNING
+                group.woken = BEGINNING
+                await pauses.wait()
+                continue
+            for stream, items in answer or ():
+                if stream == group.wake:
+                    group.woken = items[-1][0]
+                elif found := group.watches.get(stream):
+                    found.cursor = items[-1][0]
+                    found.take(await self._decode(found.session_id, [fields.get(FIELD, b"") for _, fields in items]))
+
+    async def _decode(self, session_id: str, items: Sequence[bytes]) -> list[Said]:
+        def decode() -> list[Said]:
+            return [said for item in items if (said := self.channel.decode(session_id, item))]
+
+        return await asyncio.to_thread(decode) if self.channel.sealer.blocks else decode()
