@@ -10,15 +10,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from temporalio import activity
 
-from clew.live.channel import FIELD, Channel, Connection, Said, connect, find_errors
+from clew.live.channel import FIELD, Channel, Connection, Item, Said, connect, find_errors
 from clew.session.transport import Pauses
 from clew_workflows.contract.outputs import ReplyProgress, ToolProgress
+from clew_workflows.host.local_runs import LOCAL_RUNS, Decided
 
 WHOLE_SECONDS = 1.0
 """Seconds after which an item has all that was said, also if nothing is new. Viewers that come late begin with it.
@@ -31,6 +32,14 @@ MAX_ITEMS = 256
 """Newest items that a stream keeps."""
 KEPT_SECONDS = 120
 """Seconds after its last item in which a stream is kept."""
+MAX_DECIDED = 1_000
+"""Decisions that wait for the server; the oldest are dropped."""
+MAX_DECIDED_BYTES = 64 * 1024
+"""Largest decision that is written. For others viewers query the session."""
+MAX_DECISIONS = 32
+"""Newest decisions that a session's stream keeps."""
+DECISIONS_SECONDS = 600
+"""Seconds after the last one in which they are kept."""
 ITEMS_PER_SECOND = 5_000
 """Most items of a process in a second. With many calls each writes less often."""
 FASTEST_SECONDS = 0.01
@@ -88,6 +97,32 @@ class _Call:
         return Said(self.run_id, self.activity_id, self.attempt, progress)
 
 
+@dataclass(frozen=True, slots=True)
+class _Writing:
+    """An item that is written.
+
+    Attributes:
+        session_id: Its session.
+        stream: The stream.
+        item: The item.
+        most: Items that the stream keeps.
+        seconds: Seconds after which the stream vanishes, if no other item says so; None: it has been said.
+    """
+
+    session_id: str
+    stream: bytes
+    item: Item
+    most: int
+    seconds: int | None
+
+
+def _encode(channel: Channel, writing: _Writing) -> bytes:
+    data = channel.encode(writing.session_id, writing.item)
+    if isinstance(writing.item, Decided) and len(data) > MAX_DECIDED_BYTES:
+        return channel.encode(writing.session_id, replace(writing.item, page=None))
+    return data
+
+
 @dataclass(eq=False)
 class LiveWriter:
     """Writes what the calls of a process say. Without a channel it writes nothing.
@@ -98,10 +133,13 @@ class LiveWriter:
 
     channel: Channel | None = None
     _calls: set[_Call] = field(default_factory=set)
+    _decided: dict[tuple[str, str, int, int], Decided] = field(default_factory=dict)
     _new: dict[_Call, None] = field(default_factory=dict)
     _has_new: asyncio.Event = field(default_factory=asyncio.Event)
     _task: asyncio.Task[None] | None = None
     _connection: Connection | None = None
+    _publish: Callable[[Decided], None] | None = None
+    _is_closed: bool = False
 
     @contextmanager
     def show(self, read: Read) -> Iterator[Callable[[], None]]:
@@ -116,13 +154,34 @@ class LiveWriter:
         call = _Call(info.workflow_id or "", info.workflow_run_id or "", read, info.activity_id, info.attempt)
         self._calls.add(call)
         self._note(call)
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._run(self.channel))
         try:
             yield lambda: self._note(call)
         finally:
             self._calls.discard(call)
             self._new.pop(call, None)
+
+    def serve_sessions(self) -> None:
+        """Write from now on what the sessions of this process decide."""
+        if self.channel is not None:
+            loop = asyncio.get_running_loop()
+
+            def publish(decided: Decided) -> None:
+                # The loop may be closed while a worker stops.
+                with suppress(RuntimeError):
+                    loop.call_soon_threadsafe(self._take, decided)
+
+            self._publish = LOCAL_RUNS.publish = publish
+
+    def _take(self, decided: Decided) -> None:
+        self._decided[decided.session_id, decided.run_id, *decided.task] = decided
+        if len(self._decided) > MAX_DECIDED:
+            del self._decided[next(iter(self._decided))]
+        self._wake()
+
+    def _wake(self) -> None:
+        self._has_new.set()
+        if self.channel and not self._is_closed and (self._task is None or self._task.done()):
+            self._task = asyncio.create_task(self._run(self.channel))
 
     async def delete(self, session_id: str) -> None:
         """Delete the stream of a session. If the server does not answer it vanishes after `KEPT_SECONDS`."""
@@ -130,7 +189,7 @@ class LiveWriter:
             return
         try:
             connection = self._connection or await connect(self.channel.address, WRITE_SECONDS)
-            await connection.delete(self.channel.name_stream(session_id))
+            await connection.delete(self.channel.name_stream(session_id), self.channel.name_decisions(session_id))
             if connection is not self._connection:
                 await connection.aclose()
         except find_errors() as error:
@@ -138,6 +197,9 @@ class LiveWriter:
 
     async def close(self) -> None:
         """Write no more."""
+        self._is_closed = True
+        if LOCAL_RUNS.publish is self._publish:
+            LOCAL_RUNS.publish = None
         if self._task:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -146,12 +208,12 @@ class LiveWriter:
     def _note(self, call: _Call) -> None:
         if call in self._calls:
             self._new[call] = None
-            self._has_new.set()
+            self._wake()
 
     async def _run(self, channel: Channel) -> None:
-        """Write while calls run, and a moment longer."""
+        """Write while there is something to write, or a call runs."""
         loop, pauses = asyncio.get_running_loop(), Pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
-        while self._calls:
+        while self._calls or self._decided:
             began = loop.time()
             try:
                 written = await self._write(channel, began)
@@ -160,11 +222,13 @@ class LiveWriter:
                 log.warning("live text: the server does not take it (%s)", type(error).__name__)
                 await self._disconnect()
                 await pauses.wait()
+                # Viewers have asked the session meanwhile.
+                self._decided.clear()
                 for call in self._calls:
                     call.whole_at = 0.0
                 continue
             await asyncio.sleep(began + max(FASTEST_SECONDS, written / ITEMS_PER_SECOND) - loop.time())
-            if not self._new:
+            if self._calls and not (self._new or self._decided):
                 self._has_new.clear()
                 due = min((call.whole_at for call in self._calls), default=loop.time())
                 timer = loop.call_at(due, self._has_new.set)
@@ -172,27 +236,35 @@ class LiveWriter:
                 timer.cancel()
 
     async def _write(self, channel: Channel, now: float) -> int:
-        """Write the newest of each call. Returns the number of items."""
+        """Write what sessions have decided, and the newest of each call. Returns the number of items."""
         due = [call for call in self._calls if call in self._new or now >= call.whole_at]
         self._new.clear()
-        if not due:
+        decided, self._decided = list(self._decided.values()), {}
+        items: list[_Writing] = [
+            _Writing(each.session_id, channel.name_decisions(each.session_id), each, MAX_DECISIONS, DECISIONS_SECONDS)
+            for each in decided
+        ]
+        for call in due:
+            said = call.take(now)
+            seconds = KEPT_SECONDS if call.items == 1 else None
+            items.append(_Writing(call.session_id, channel.name_stream(call.session_id), said, MAX_ITEMS, seconds))
+        if not items:
             return 0
-        said = [(call.session_id, call.take(now), call.items == 1) for call in due]
-        if channel.sealer.blocks:
-            items = await asyncio.to_thread(lambda: [channel.encode(name, each) for name, each, _ in said])
-        else:
-            items = [channel.encode(name, each) for name, each, _ in said]
+
+        def encode() -> list[bytes]:
+            return [_encode(channel, each) for each in items]
+
+        data = await asyncio.to_thread(encode) if channel.sealer.blocks else encode()
         async with asyncio.timeout(2 * WRITE_SECONDS):
             if self._connection is None:
                 self._connection = await connect(channel.address, WRITE_SECONDS)
             pipeline = self._connection.pipeline(transaction=False)
-            for (session_id, _, is_whole), item in zip(said, items, strict=True):
-                stream = channel.name_stream(session_id)
-                pipeline.xadd(stream, {FIELD: item}, maxlen=MAX_ITEMS, approximate=False)
-                if is_whole:
-                    pipeline.expire(stream, KEPT_SECONDS)
+            for each, written in zip(items, data, strict=True):
+                pipeline.xadd(each.stream, {FIELD: written}, maxlen=each.most, approximate=False)
+                if each.seconds is not None:
+                    pipeline.expire(each.stream, each.seconds)
             await pipeline.execute()
-        return len(said)
+        return len(items)
 
     async def _disconnect(self) -> None:
         connection, self._connection = self._connection, None

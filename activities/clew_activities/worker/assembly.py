@@ -150,6 +150,7 @@ class SessionWorker:
 
     async def __aenter__(self) -> Self:
         """Start all workers. If one fails fatally, the body is cancelled and the error is raised."""
+        self._activities.live.serve_sessions()
         for worker in self._workers:
             await worker.__aenter__()
         # Not before: a start that fails has no end.

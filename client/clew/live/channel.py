@@ -1,8 +1,11 @@
-"""The live channel: one stream a session in Redis or Valkey, in which workers write what its calls say as they run.
+"""The live channel: streams in Redis or Valkey, in which workers write what sessions do, for their viewers.
 
-Nothing depends on it. An entry of the thread replaces what was streamed, and viewers read heartbeats where the
-channel is silent. Each item is JSON, encrypted if the worker encrypts. Like a heartbeat it has a `ReplyProgress` or
-a `ToolProgress`, and says from which character on its text is: an item that comes twice, or late, changes nothing.
+Nothing depends on it: where the channel is silent, viewers read heartbeats and query the session. Each session has
+two streams. Their items are JSON, encrypted if the worker encrypts:
+
+- `Said`: what a call says as it runs. Like a heartbeat it has a `ReplyProgress` or a `ToolProgress`, and says from
+  which character on its text is: an item that comes twice, or late, changes nothing. An entry replaces it.
+- `Decided`: what the query `follow` would answer after a workflow task. It counts if the history has that task.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from clew_workflows.contract.errors import ClewError
 from clew_workflows.contract.extras import ExtraMissing
 from clew_workflows.contract.outputs import ReplyProgress, ToolProgress
 from clew_workflows.encryption import Sealer, find_sealer
+from clew_workflows.host.local_runs import Decided
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -97,6 +101,9 @@ class Said:
     progress: ReplyProgress | ToolProgress
 
 
+Item: TypeAlias = Said | Decided
+
+
 @dataclass(frozen=True, slots=True)
 class Channel:
     """The channel of one namespace.
@@ -121,29 +128,43 @@ class Channel:
         digest = hashlib.sha256(f"{self.namespace}\0{session_id}".encode()).hexdigest()[:32]
         return b"clew:{%d}:%s" % (int(digest[:8], 16) % GROUPS, digest.encode())
 
-    def encode(self, session_id: str, said: Said) -> bytes:
-        """Make the data of an item. It may wait for a codec of one's own (`sealer.blocks`)."""
-        kind = "reply" if isinstance(said.progress, ReplyProgress) else "tool"
-        item = {
-            "run_id": said.run_id,
-            "activity_id": said.activity_id,
-            "attempt": said.attempt,
-            kind: said.progress.as_dict(),
-        }
-        return self.sealer.seal(to_json(item), self._name_item(session_id))
+    def name_decisions(self, session_id: str) -> bytes:
+        """Name the stream of a session's decisions."""
+        return self.name_stream(session_id) + b":decisions"
 
-    def decode(self, session_id: str, data: bytes) -> Said | None:
-        """Read an item; None: it cannot be read, and viewers read heartbeats instead."""
+    def encode(self, session_id: str, item: Item) -> bytes:
+        """Make the data of an item. It may wait for a codec of one's own (`sealer.blocks`)."""
+        data = to_json(self._describe(item))
+        return self.sealer.seal(data, self._name_item(session_id))
+
+    def decode(self, session_id: str, data: bytes) -> Item | None:
+        """Read an item; None: it cannot be read, and viewers ask the server instead."""
         try:
             item: dict[str, Any] = from_json(self.sealer.unseal(data, self._name_item(session_id)))
+            run_id = str(item["run_id"])
+            if "task" in item:
+                event_id, started_at = map(int, item["task"])
+                return Decided(session_id, run_id, event_id, started_at, item["page"])
             progress = (
                 ReplyProgress.model_validate(item["reply"])
                 if "reply" in item
                 else ToolProgress.model_validate(item["tool"])
             )
-            return Said(str(item["run_id"]), str(item["activity_id"]), int(item["attempt"]), progress)
+            return Said(run_id, str(item["activity_id"]), int(item["attempt"]), progress)
         except (ClewError, ValueError, TypeError, LookupError):
             return None
+
+    @staticmethod
+    def _describe(item: Item) -> dict[str, Any]:
+        if isinstance(item, Decided):
+            return {"run_id": item.run_id, "task": item.task, "page": item.page}
+        kind = "reply" if isinstance(item.progress, ReplyProgress) else "tool"
+        return {
+            "run_id": item.run_id,
+            "activity_id": item.activity_id,
+            "attempt": item.attempt,
+            kind: item.progress.as_dict(),
+        }
 
     def _name_item(self, session_id: str) -> str:
         return f"live {self.namespace}/{session_id}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from temporalio.client import Client
 
-from clew.live.channel import FIELD, Channel, Connection, Said, connect, find_errors, find_group
+from clew.live.channel import FIELD, Channel, Connection, Item, connect, find_errors, find_group
 from clew.session.transport import Pauses
 
 BLOCK_SECONDS = 5.0
@@ -54,17 +54,30 @@ def find_reader(client: Client) -> Reader | None:
 
 @dataclass(eq=False, slots=True)
 class Watch:
-    """A session whose stream is read.
+    """A session that is watched.
 
     Attributes:
         session_id: The session.
-        take: Takes new items, in order. Items may come again after the connection was lost.
-        cursor: The newest item that was read.
+        take: Takes new items of both its streams. Items may come again after the connection was lost.
+        begun: What was there at first has been taken.
     """
 
     session_id: str
-    take: Callable[[Sequence[Said]], None]
-    cursor: bytes = BEGINNING
+    take: Callable[[Sequence[Item]], None]
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass(eq=False, slots=True)
+class _Cursor:
+    """A stream that is read.
+
+    Attributes:
+        watch: Who reads it.
+        read: The newest item that was read.
+    """
+
+    watch: Watch
+    read: bytes = BEGINNING
 
 
 @dataclass(eq=False, slots=True)
@@ -73,13 +86,13 @@ class _Group:
 
     Attributes:
         wake: The stream whose item ends a read, so that the next one has another session, too.
-        watches: Who reads each stream.
+        cursors: The streams.
         task: Reads them.
         woken: The newest item of `wake` that was read.
     """
 
     wake: bytes
-    watches: dict[bytes, Watch] = field(default_factory=dict)
+    cursors: dict[bytes, _Cursor] = field(default_factory=dict)
     task: asyncio.Task[None] | None = None
     woken: bytes = BEGINNING
 
@@ -102,35 +115,40 @@ class Reader:
         self._is_cluster: bool | None = None
 
     @contextmanager
-    def watch(self, session_id: str, take: Callable[[Sequence[Said]], None]) -> Iterator[None]:
-        """Read a session's stream while the body runs, from its oldest item on."""
-        stream = self.channel.name_stream(session_id)
-        task = asyncio.create_task(self._add(stream, watch := Watch(session_id, take)))
+    def watch(self, session_id: str, take: Callable[[Sequence[Item]], None]) -> Iterator[Watch]:
+        """Read a session's streams while the body runs, from their oldest items on."""
+        watch = Watch(session_id, take)
+        task = asyncio.create_task(self._add(watch))
         try:
-            yield
+            yield watch
         finally:
             task.cancel()
             for number, group in list(self._groups.items()):
-                if group.watches.get(stream) is watch:
-                    del group.watches[stream]
-                    if not group.watches:
-                        del self._groups[number]
-                        if group.task:
-                            group.task.cancel()
+                group.cursors = {stream: cursor for stream, cursor in group.cursors.items() if cursor.watch != watch}
+                if not group.cursors:
+                    del self._groups[number]
+                    if group.task:
+                        group.task.cancel()
 
-    async def _add(self, stream: bytes, watch: Watch) -> None:
+    async def _add(self, watch: Watch) -> None:
+        """Read what the session's streams have, and have the group read them from there on."""
+        name = self.channel.name_decisions(watch.session_id), self.channel.name_stream(watch.session_id)
+        cursors = {stream: _Cursor(watch) for stream in name}
         pauses = Pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         while True:
             try:
                 connection = await self._connect()
+                answer = await connection.xread({**dict.fromkeys(cursors, BEGINNING)}, count=READ_ITEMS)
                 break
             except find_errors():
                 await self._lose()
                 await pauses.wait()
+        await self._take(answer, cursors)
+        watch.begun.set()
         # A cluster has the streams of a group on one server; a single server has all.
-        number = find_group(stream) if self._is_cluster else 0
+        number = find_group(name[0]) if self._is_cluster else 0
         group = self._groups.setdefault(number, _Group(b"clew:{%d}:wake:%s" % (number, self._id)))
-        group.watches[stream] = watch
+        group.cursors |= cursors
         if group.task is None:
             group.task = asyncio.create_task(self._read(group))
             return
@@ -166,10 +184,10 @@ class Reader:
 
     async def _read_on(self, group: _Group) -> None:
         pauses = Pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
-        while group.watches:
+        while group.cursors:
             try:
                 connection = await self._connect()
-                streams: dict[Any, Any] = {stream: watch.cursor for stream, watch in group.watches.items()}
+                streams: dict[Any, Any] = {stream: cursor.read for stream, cursor in group.cursors.items()}
                 answer: Any = await connection.xread(
                     streams | {group.wake: group.woken}, count=READ_ITEMS, block=int(BLOCK_SECONDS * 1000)
                 )
@@ -178,20 +196,25 @@ class Reader:
             except find_errors() as error:
                 log.info("live text cannot be read (%s)", type(error).__name__)
                 await self._lose()
-                for watch in group.watches.values():
-                    watch.cursor = BEGINNING
+                for cursor in group.cursors.values():
+                    cursor.read = BEGINNING
                 group.woken = BEGINNING
                 await pauses.wait()
                 continue
             for stream, items in answer or ():
                 if stream == group.wake:
                     group.woken = items[-1][0]
-                elif found := group.watches.get(stream):
-                    found.cursor = items[-1][0]
-                    found.take(await self._decode(found.session_id, [fields.get(FIELD, b"") for _, fields in items]))
+            await self._take(answer, group.cursors)
 
-    async def _decode(self, session_id: str, items: Sequence[bytes]) -> list[Said]:
-        def decode() -> list[Said]:
-            return [said for item in items if (said := self.channel.decode(session_id, item))]
+    async def _take(self, answer: Any, cursors: Mapping[bytes, _Cursor]) -> None:
+        for stream, items in answer or ():
+            if cursor := cursors.get(stream):
+                cursor.read = items[-1][0]
+                data = [fields.get(FIELD, b"") for _, fields in items]
+                cursor.watch.take(await self._decode(cursor.watch.session_id, data))
+
+    async def _decode(self, session_id: str, data: Sequence[bytes]) -> list[Item]:
+        def decode() -> list[Item]:
+            return [item for each in data if (item := self.channel.decode(session_id, each))]
 
         return await asyncio.to_thread(decode) if self.channel.sealer.blocks else decode()

@@ -1,16 +1,20 @@
-"""Local runs: the workflow runs that this process serves, and what they tell the activities of the same process.
+"""Local runs: the workflow runs that this process serves, and what they tell others in the same process.
 
 A heartbeat costs money, and its answer is the only news that an activity gets from the server. So activities send
 few of them, and a session in the same process says when one is worth it: a viewer follows, or the call is to stop.
 Activities of other processes ask: by the query `followed`, and by descriptions of their workflow.
+
+A query costs money, too. So a session tells the live channel, if there is one, what each of its workflow tasks has
+decided. The server may refuse the task afterwards: viewers look into the history before they believe it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from threading import Lock
-from typing import Literal
+from typing import Any, Literal
 
 News = Literal["followed", "stopping", "left"]
 """`followed`: a viewer has sent the query `follow`. `stopping`: the session has cancelled calls in this task. `left`:
@@ -18,10 +22,40 @@ this process serves the workflow run no more."""
 Listener = Callable[[News], None]
 
 
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What a workflow task of a session has decided so far.
+
+    Attributes:
+        session_id: The session.
+        run_id: The workflow run.
+        event_id: The event of the history with which the task has started.
+        started_at: The time of that event, in nanoseconds since the epoch. No two tasks have the same.
+        page: The answer to the query `follow`: the new entries, and the status after them; None: it is too large for
+            the live channel.
+    """
+
+    session_id: str
+    run_id: str
+    event_id: int
+    started_at: int
+    page: dict[str, Any] | None
+
+    @property
+    def task(self) -> tuple[int, int]:
+        """The task: no other one of the workflow run is equal."""
+        return self.event_id, self.started_at
+
+
 class LocalRuns:
-    """The workflow runs in this process's cache. Sessions tell in their threads, activities listen in theirs."""
+    """The workflow runs in this process's cache. Sessions tell in their threads, activities listen in theirs.
+
+    Attributes:
+        publish: Takes what sessions decide, in any thread; None: there is no live channel.
+    """
 
     def __init__(self) -> None:
+        self.publish: Callable[[Decided], None] | None = None
         self._lock = Lock()
         self._follows: dict[str, int] = {}
         self._listeners: dict[str, set[Listener]] = {}

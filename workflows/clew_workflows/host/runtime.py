@@ -12,10 +12,10 @@ from typing import Any
 
 from temporalio import workflow
 
-from clew_workflows.contract import ContextQuery
+from clew_workflows.contract import ContextQuery, FollowQuery
 from clew_workflows.host import telemetry
 from clew_workflows.host.execution import TimeLimits
-from clew_workflows.host.local_runs import LOCAL_RUNS
+from clew_workflows.host.local_runs import LOCAL_RUNS, Decided
 from clew_workflows.protocol import CallModel, RolloverThresholds, SessionEffect
 from clew_workflows.session import views
 from clew_workflows.session.advance import Session, Stamps, advance
@@ -165,6 +165,10 @@ class Runtime:
         self._waits: dict[asyncio.Future[None], Callable[[], bool]] = {}
         self._error: BaseException | None = None
         self._memo: tuple[int, int, ContextQuery, Projection] | None = None
+        # The task that viewers were told of last, with the thread's length before it, and what it had decided.
+        self._told_task = (0, 0)
+        self._told_from = self._told_upto = session.thread.rev
+        self._told: State | None = None
         self.resume(session)
         self.start(workflow.wait_condition(self._end_task))
 
@@ -258,7 +262,23 @@ class Runtime:
         if self._has_handled:
             self._has_handled = False
             self._commands.ensure()
+        self._tell_viewers()
         return False
+
+    def _tell_viewers(self) -> None:
+        """Tell the live channel what this workflow task has decided. It changes nothing in the workflow."""
+        if workflow.unsafe.is_replaying() or LOCAL_RUNS.publish is None:
+            self._told_upto = self.thread.rev
+            return
+        info = workflow.info()
+        task = (info.get_current_history_length(), workflow.time_ns())
+        if task != self._told_task:
+            self._told_task, self._told_from = task, self._told_upto
+        elif self.state is self._told:
+            return
+        self._told, self._told_upto = self.state, self.thread.rev
+        page = views.answer_follow(self.state, self.thread, FollowQuery(from_seq=self._told_from))
+        LOCAL_RUNS.publish(Decided(info.workflow_id, info.run_id, *task, page))
 
     def project(self, query: ContextQuery) -> Projection:
         """Build the context that a query names. The last one is kept for the queries of its other pages.

@@ -15,6 +15,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iter
 from contextlib import aclosing, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
+from itertools import takewhile
 from typing import Any, TypeVar
 
 from pydantic_core import to_json
@@ -22,8 +23,8 @@ from temporalio.api.enums.v1 import WorkflowExecutionStatus
 from temporalio.client import Client
 from temporalio.exceptions import TemporalError
 
-from clew.live.channel import Said
-from clew.live.reader import find_reader
+from clew.live.channel import Item, Said
+from clew.live.reader import Watch, find_reader
 from clew.session.events.event_types import EntryCommitted, SessionEvent
 from clew.session.events.feed import CLOSED, HIBERNATED, Feed, Flight, Snapshot
 from clew.session.events.history_polls import (
@@ -35,17 +36,19 @@ from clew.session.events.history_polls import (
     list_started,
     persist,
     read_flights,
+    read_newest_tasks,
     watch_history,
 )
-from clew.session.events.live_flights import LiveFlights
+from clew.session.events.live_view import LiveDecisions, LiveFlights
 from clew.session.handle import SessionHandle
 from clew.session.session_reads import FollowedParts, list_calls_of_subagents, read_entries, read_newest_entry
 from clew.session.transport import Pauses
 from clew_workflows.contract import EntriesQuery, FollowQuery
 from clew_workflows.contract.errors import ClewError, Closed, Interrupted, NotFound, UnknownRequest
 from clew_workflows.contract.names import make_child_id
-from clew_workflows.contract.outputs import LiveStatus
+from clew_workflows.contract.outputs import FollowPage, LiveStatus
 from clew_workflows.contract.payloads import SessionPayload, UserMessage
+from clew_workflows.host.local_runs import Decided
 from clew_workflows.thread.entries import Entry
 from clew_workflows.thread.source import read_forward
 
@@ -62,6 +65,8 @@ RENEWAL_SECONDS = 20.0
 """Seconds until the query `follow` is repeated while calls are in flight: without it workers take viewers as gone."""
 REST_SECONDS = 20.0
 """Longest time between two looks for a hibernated session's next workflow run, in seconds."""
+TELLING_SECONDS = 0.2
+"""Time in which the live channel tells what a workflow task has decided, before the session is asked."""
 SUBAGENTS_SECONDS = 3.0
 """Seconds between two looks for calls that wait in the subagents of a session whose calls run."""
 RECENT_ENTRIES = 1000
@@ -160,6 +165,10 @@ async def _view(hub: Hub, from_seq: int | None) -> AsyncGenerator[SessionEvent |
         await hub.wait_for_snapshot(snapshot)
 
 
+def _is_message(entry: Entry, request_id: str) -> bool:
+    return entry.refs.get("request_id") == request_id and isinstance(entry.body, UserMessage)
+
+
 class _RequestEvents:
     """Selects the events of one request: its own, and those of the run that serves it."""
 
@@ -213,6 +222,8 @@ async def wait_for_decision(
 
 async def _share_start(hub: Hub, request_id: str) -> int:
     known = (await hub.wait_for_snapshot()).status
+    if (seq := hub.find_message(request_id)) is not None:
+        return seq
     return await hub.share(("request", request_id), lambda: _find_start(hub.handle, request_id, known))
 
 
@@ -275,6 +286,11 @@ class RecentEntries:
             self._bytes -= self._entries.popleft()[1]
 
     @property
+    def entries(self) -> Iterator[Entry]:
+        """The entries, in order."""
+        return (entry for entry, _ in self._entries)
+
+    @property
     def first_seq(self) -> int | None:
         """The seq of the oldest entry; None: there are no entries."""
         return self._entries[0][0].seq if self._entries else None
@@ -284,7 +300,7 @@ class RecentEntries:
         first = self.first_seq
         if first is None or from_seq < first:
             return None
-        return [entry for entry, _ in self._entries if entry.seq >= from_seq]
+        return [entry for entry in self.entries if entry.seq >= from_seq]
 
 
 class Hub:
@@ -304,6 +320,8 @@ class Hub:
         self._asked_at = 0.0
         self._reader = find_reader(handle.client)
         self._live, self._described = LiveFlights(), tuple[Flight, ...]()
+        self._decisions, self._heard = LiveDecisions(), asyncio.Event()
+        self._must_ask = True
         # Whether heartbeats have to tell what calls say: there is no live channel, or it is silent.
         self._wants_heartbeats = self._reader is None
         self._has_newcomer = asyncio.Event()
@@ -360,6 +378,10 @@ class Hub:
 
         return await self.share(query.model_dump_json(), read)
 
+    def find_message(self, request_id: str) -> int | None:
+        """Find the seq of a request's message among the newest entries; None: it is not there."""
+        return next((entry.seq for entry in self._recent.entries if _is_message(entry, request_id)), None)
+
     async def share(self, key: object, read: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Read something once for all viewers that want it at about the same time."""
         task: asyncio.Task[T] | None = self._shared.pop(key, None)
@@ -414,19 +436,24 @@ class Hub:
         decided, called = asyncio.Event(), asyncio.Event()
         decided.set()
         called.set()
-        name = self.handle.session_id
-        # What was said in another workflow run, perhaps of a deleted session with this id, is over.
-        hear = partial(self._hear, execution.run_id)
-        with self._reader.watch(name, hear) if self._reader else nullcontext():
+        self._decisions = LiveDecisions()
+        hear = partial(self._hear, execution.run_id, decided)
+        with self._reader.watch(self.handle.session_id, hear) if self._reader else nullcontext() as watch:
             await _run_until_first(
                 self._watch(execution, decided, called),
-                self._fetch_when(decided),
+                self._fetch_when(decided, execution.run_id, watch),
                 self._read_heartbeats_when(called, decided, execution.run_id),
                 self._look_at_subagents(),
             )
 
-    def _hear(self, run_id: str, items: Sequence[Said]) -> None:
-        self._live.take([said for said in items if said.run_id == run_id], self._now())
+    def _hear(self, run_id: str, decided: asyncio.Event, items: Sequence[Item]) -> None:
+        """Take items of the live channel. Those of another workflow run, perhaps of a deleted session, are over."""
+        own = [item for item in items if item.run_id == run_id]
+        self._live.take([item for item in own if isinstance(item, Said)], self._now())
+        self._decisions.take([item for item in own if isinstance(item, Decided)])
+        self._heard.set()
+        if self._decisions.confirmed:
+            decided.set()
         self._show_flights()
 
     def _show_flights(self) -> None:
@@ -435,21 +462,67 @@ class Hub:
 
     async def _watch(self, execution: Execution, decided: asyncio.Event, called: asyncio.Event) -> None:
         async for news in watch_history(self.handle, execution.run_id, execution.events):
-            if news.has_decided:
+            if news.decided:
+                self._decisions.confirm(news.decided)
+                self._must_ask = self._must_ask or self._reader is None
                 decided.set()
             if news.has_called:
                 called.set()
             if news.has_ended:
                 return
 
-    async def _fetch_when(self, decided: asyncio.Event) -> None:
+    async def _fetch_when(self, decided: asyncio.Event, run_id: str, watch: Watch | None) -> None:
+        self._must_ask = not (watch and await self._catch_up(run_id, watch))
         while True:
             await decided.wait()
             decided.clear()
+            if not self._must_ask and await self._use_decisions():
+                continue
+            self._must_ask = False
             self._asked_at = self._now()
             # If the session has ended meanwhile, the history says so, too.
             with suppress(Closed, NotFound):
                 await persist(self._fetch)
+
+    async def _catch_up(self, run_id: str, watch: Watch) -> bool:
+        """Learn from the live channel what the session has decided before. Returns whether it has the newest."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(TELLING_SECONDS):
+                await watch.begun.wait()
+        tasks = await read_newest_tasks(self.handle, run_id)
+        if not (watch.begun.is_set() and tasks and self._decisions.knows(tasks[-1])):
+            return False
+        newest = takewhile(self._decisions.knows, reversed(tasks))
+        self._decisions.confirm(reversed(list(newest)))
+        return True
+
+    async def _use_decisions(self) -> bool:
+        """Use what the live channel tells of confirmed tasks. Returns False if the session has to be asked."""
+        while self._decisions.confirmed:
+            task = self._decisions.confirmed[0]
+            with suppress(TimeoutError):
+                async with asyncio.timeout(TELLING_SECONDS):
+                    while self._reader and self._reader.is_up and not self._decisions.knows(task):
+                        self._heard.clear()
+                        await self._heard.wait()
+            page = self._decisions.use(task)
+            if page is None or page.status is None or not self._use(page, page.status):
+                return False
+        return True
+
+    def _use(self, page: FollowPage, status: LiveStatus) -> bool:
+        """Publish the entries and the status of a page. Returns False if entries before it are missing."""
+        entries = list(map(Entry.from_json, page.entries))
+        if self._snapshot is None:
+            first = entries[0].seq if entries else status.rev
+            self._publish(Snapshot(first, status, self._live.merge(self._described)))
+        known = self.snapshot.next_seq
+        new = [entry for entry in entries if entry.seq >= known]
+        if status.rev != known + len(new) or (new and new[0].seq != known):
+            return False
+        self._add(new, status)
+        self._admit()
+        return True
 
     async def _fetch(self) -> None:
         """Query the entries since the last time, and the status after them."""
@@ -501,6 +574,7 @@ class Hub:
                 is_silent = self._reader is None or self._live.find_silent(started, self._now())
                 is_due = bool(read) and self._now() - self._asked_at > RENEWAL_SECONDS
                 if is_silent and (is_due or not self._wants_heartbeats):
+                    self._must_ask = True
                     decided.set()
                 self._wants_heartbeats = is_silent
                 is_quiet = self._now() - changed_at > QUIET_AFTER_SECONDS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, timedelta
 from typing import TypeVar
@@ -15,6 +15,7 @@ from temporalio.api.workflowservice.v1 import (
     DescribeWorkflowExecutionRequest,
     DescribeWorkflowExecutionResponse,
     GetWorkflowExecutionHistoryRequest,
+    GetWorkflowExecutionHistoryReverseRequest,
 )
 from temporalio.converter import DataConverter, WorkflowSerializationContext
 from temporalio.service import RPCError, RPCStatusCode
@@ -78,6 +79,8 @@ LONG_POLL_SECONDS = 65
 """Seconds within which the server answers a long poll. By default it answers after 20 seconds."""
 CALL_SECONDS = 10
 """Seconds within which the server answers another call."""
+NEWEST_EVENTS = 30
+"""Newest events in which a viewer that comes looks for workflow tasks."""
 MODEL_CALL = "call_model"
 TOOL_CALL = "run_tool"
 
@@ -128,12 +131,13 @@ class News:
     """What new events of a history mean to viewers.
 
     Attributes:
-        has_decided: The session may have committed entries, or changed its status.
+        decided: The workflow tasks in which the session may have committed entries, or changed its status: the number
+            and the time (nanoseconds) of the event with which each has started.
         has_called: A model call or a tool call was scheduled.
         has_ended: The workflow run has ended.
     """
 
-    has_decided: bool
+    decided: Sequence[tuple[int, int]]
     has_called: bool
     has_ended: bool
 
@@ -162,7 +166,7 @@ async def watch_history(handle: SessionHandle, run_id: str, known_events: int) -
     The server returns the history from its first event on before it waits. Events up to `known_events` are skipped.
     """
     client = handle.client
-    token = b""
+    token, started = b"", dict[int, int]()
     while True:
         answer = await client.workflow_service.get_workflow_execution_history(
             GetWorkflowExecutionHistoryRequest(
@@ -173,10 +177,11 @@ async def watch_history(handle: SessionHandle, run_id: str, known_events: int) -
             ),
             timeout=timedelta(seconds=LONG_POLL_SECONDS),
         )
+        decided = _list_decided(answer.history.events, started)
         events = [event for event in answer.history.events if event.event_id > known_events]
         if events:
             yield News(
-                has_decided=any(event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED for event in events),
+                decided=decided,
                 has_called=any(map(_is_call, events)),
                 has_ended=any(event.event_type in _ENDS for event in events),
             )
@@ -184,6 +189,33 @@ async def watch_history(handle: SessionHandle, run_id: str, known_events: int) -
         if not token:
             # The history is complete.
             return
+
+
+async def read_newest_tasks(handle: SessionHandle, run_id: str) -> list[tuple[int, int]]:
+    """Read the newest workflow tasks that the history has, in order, as `News.decided` has them."""
+    client = handle.client
+    answer = await client.workflow_service.get_workflow_execution_history_reverse(
+        GetWorkflowExecutionHistoryReverseRequest(
+            namespace=client.namespace,
+            execution=WorkflowExecution(workflow_id=handle.session_id, run_id=run_id),
+            maximum_page_size=NEWEST_EVENTS,
+        ),
+        timeout=timedelta(seconds=CALL_SECONDS),
+    )
+    return _list_decided(reversed(answer.history.events), {})
+
+
+def _list_decided(events: Iterable[HistoryEvent], started: dict[int, int]) -> list[tuple[int, int]]:
+    """List the tasks that have ended. `started`: the times of those that have started before, by event."""
+    decided = list[tuple[int, int]]()
+    for event in events:
+        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_STARTED:
+            started[event.event_id] = event.event_time.ToNanoseconds()
+        elif event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
+            begun = event.workflow_task_completed_event_attributes.started_event_id
+            if begun in started:
+                decided.append((begun, started.pop(begun)))
+    return decided
 
 
 def _is_call(event: HistoryEvent) -> bool:

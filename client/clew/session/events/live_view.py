@@ -1,22 +1,29 @@
-"""What the calls of one session have said, as their live channel and their heartbeats tell it. Pure.
+"""What the live channel tells of one session, beside the server: what its calls say, and what it has decided. Pure.
 
-Both have the same form, and each says from which character on its text is. So what comes twice, late, or by both ways
-is there once.
+What a call says comes by heartbeats, too. Both have the same form, and say from which character on their text is:
+what comes twice, late, or by both ways is there once. What a workflow task has decided counts when the history has
+the task.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 from clew.live.channel import Said
 from clew.session.events.feed import Flight
-from clew_workflows.contract.outputs import ReplyProgress, ToolProgress
+from clew_workflows.contract.outputs import FollowPage, ReplyProgress, ToolProgress
+from clew_workflows.host.local_runs import Decided
 
 SILENT_SECONDS = 2.5
 """Seconds without an item after which a call that runs counts as silent. Workers write one each second."""
 MAX_CALLS = 32
 """Newest calls that are kept."""
+MAX_DECISIONS = 32
+"""Newest decisions that are kept."""
+Task: TypeAlias = tuple[int, int]
+"""A workflow task: the number and the time of the event with which it has started."""
 
 
 class LiveFlights:
@@ -59,6 +66,46 @@ class LiveFlights:
     def is_heard(self, activity_id: str) -> bool:
         """Whether something was heard of an activity."""
         return activity_id in self._heard
+
+
+class LiveDecisions:
+    """What the workflow tasks of one workflow run have decided.
+
+    Attributes:
+        confirmed: The tasks that the history has and that were not used, in order.
+    """
+
+    def __init__(self) -> None:
+        self.confirmed: list[Task] = []
+        self._known: dict[Task, FollowPage | None] = {}
+        self._used: Task | None = None
+
+    def take(self, items: Iterable[Decided]) -> None:
+        """Take items of the channel. The newest task that was used is to be used again, if it has decided more."""
+        for item in items:
+            try:
+                self._known[item.task] = FollowPage.model_validate(item.page) if item.page else None
+            except ValueError:
+                self._known[item.task] = None
+            if item.task == self._used and not self.confirmed:
+                self.confirmed.append(item.task)
+        while len(self._known) > MAX_DECISIONS:
+            del self._known[next(iter(self._known))]
+
+    def confirm(self, tasks: Iterable[Task]) -> None:
+        """Note that the history has these tasks, in order."""
+        newest = max(self.confirmed[-1:] + ([self._used] if self._used else []), default=(0, 0))
+        self.confirmed += [task for task in tasks if task > newest]
+
+    def knows(self, task: Task) -> bool:
+        """Whether it is known what a task has decided, or that the channel does not have it."""
+        return task in self._known
+
+    def use(self, task: Task) -> FollowPage | None:
+        """Use what a confirmed task has decided; None: it is not known, and the session has to be asked."""
+        self.confirmed.remove(task)
+        self._used = task
+        return self._known.get(task)
 
 
 def join(known: Said | None, said: Said) -> Said:
