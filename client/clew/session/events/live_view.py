@@ -39,7 +39,11 @@ class LiveFlights:
         for said in items:
             self._heard[said.activity_id] = now
             call = _name_call(said.progress)
-            self._said[call] = join(self._said.pop(call, None), said)
+            known = self._said.get(call)
+            # Items before it were lost, or came before this viewer: one with the whole text comes within a second.
+            if not _has_gap(known, said):
+                self._said.pop(call, None)
+                self._said[call] = join(known, said)
         while len(self._said) > MAX_CALLS:
             del self._said[next(iter(self._said))]
 
@@ -131,6 +135,17 @@ def join(known: Said | None, said: Said) -> Said:
         }
     )
     return replace(said, progress=progress)
+
+
+def _has_gap(known: Said | None, said: Said) -> bool:
+    """Whether a part is missing between what is known of a reply and what it says now."""
+    if not isinstance(said.progress, ReplyProgress):
+        return False
+    text = thinking = 0
+    if known and known.attempt >= said.attempt and isinstance(known.progress, ReplyProgress):
+        text = known.progress.offset + len(known.progress.text)
+        thinking = known.progress.thinking_offset + len(known.progress.thinking or "")
+    return said.progress.offset > text or said.progress.thinking_offset > thinking
 
 
 def _join_text(known_from: int, known: str, offset: int, text: str) -> tuple[int, str]:

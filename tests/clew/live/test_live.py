@@ -1,0 +1,285 @@
+"""The live channel on a real Redis: words, decisions and progress come by it, and nothing depends on it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+
+from bench.actions import read_actions
+from clew import Session
+from clew.contract.payloads import AssistantMessage
+from clew.local import Reply, ToolCall
+from clew.session.events import EntryCommitted, Restarted, SessionEvent, TextAdded, ToolProgressed
+from tests.support.live import WORDS, LiveStack, connect, count_calls, run_live
+from tests.support.redis_server import RedisServer, run_redis, run_redis_cluster, run_secured_redis
+from tests.support.rolling import make_id
+from tests.support.stack import Stack
+from tests.support.toolbox import get_gate
+from tests.support.viewers import Viewer, check_events, collect, select, watch
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+async def redis() -> AsyncIterator[RedisServer]:
+    """Run a server for one test."""
+    async with run_redis() as server:
+        yield server
+
+
+def read_text(events: Sequence[SessionEvent]) -> str:
+    """Read what a viewer has seen of the newest reply."""
+    text = ""
+    for event in events:
+        match event:
+            case TextAdded():
+                text = text[: event.offset] + event.text
+            case Restarted():
+                text = ""
+    return text
+
+
+async def see(viewer: Viewer, live: LiveStack, count: int) -> None:
+    """Wait until a viewer has seen so many words."""
+    wanted = "".join(live.speaker.words[:count])
+    await viewer.wait_for(lambda events: read_text(events) == wanted)
+
+
+async def run_turn(live: LiveStack, session: Session) -> None:
+    """Have a session answer a message."""
+    live.speaker.begin()
+    live.speaker.end()
+    assert await session.ask("go") == live.speaker.text
+
+
+async def test_each_word_comes_by_the_channel(stack: Stack, redis: RedisServer) -> None:
+    """A viewer sees it when it was said; neither the server nor the session is asked for it."""
+    async with run_live(stack, redis.address) as live:
+        sent, followed = await live.open()
+        await run_turn(live, sent)
+        with count_calls(live.viewer.temporal) as calls:
+            live.speaker.begin()
+            async with watch(followed) as viewer:
+                request = await sent.message("again")
+                for count in range(1, WORDS + 1):
+                    live.speaker.say()
+                    await see(viewer, live, count)
+                await request.result()
+                await viewer.wait_for(lambda events: events and events[-1].type == "status")
+                check_events(viewer.events)
+        assert calls.keys() <= {
+            "describe_workflow_execution",
+            "get_workflow_execution_history",
+            "get_workflow_execution_history_reverse",
+        }
+
+
+async def test_viewers_cost_no_action(stack: Stack, redis: RedisServer) -> None:
+    """The server counts the same for a turn that is followed, from its message to its outcome, as for another one."""
+    async with run_live(stack, redis.address) as live:
+        sent, followed = await live.open()
+        await run_turn(live, sent)
+        kinds = "grpc_QueryWorkflow", "grpc_RecordActivityTaskHeartbeat"
+
+        async def count(*, is_followed: bool) -> Counter[str]:
+            before = await read_actions(stack.server)
+            live.speaker.begin()
+            request = await (followed if is_followed else sent).message("go on")
+            events = asyncio.create_task(collect(request)) if is_followed else None
+            for _ in range(WORDS):
+                live.speaker.say()
+                await asyncio.sleep(0.1)
+            await request.result()
+            if events:
+                check_events(await events)
+            after = await read_actions(stack.server)
+            return Counter({kind: after[kind] - before[kind] for kind in kinds})
+
+        assert await count(is_followed=True) == await count(is_followed=False)
+
+
+async def test_who_comes_late_sees_all_that_was_said(stack: Stack, redis: RedisServer) -> None:
+    """Also in another process, which has seen nothing of the reply before."""
+    async with run_live(stack, redis.address) as live:
+        sent, followed = await live.open()
+        live.speaker.begin()
+        request = await sent.message("go")
+        live.speaker.say(5)
+        async with watch(followed) as first:
+            await see(first, live, 5)
+            late = await connect(stack, live.sender.task_queue, redis.address)
+            async with watch(late.session(sent.id)) as second:
+                await see(second, live, 5)
+                live.speaker.say()
+                await see(second, live, 6)
+                live.speaker.end()
+                await request.result()
+                for viewer in (first, second):
+                    await see(viewer, live, WORDS)
+                    check_events(viewer.events)
+
+
+async def lose_by_kill(redis: RedisServer) -> None:
+    await redis.kill()
+
+
+async def lose_by_pause(redis: RedisServer) -> None:
+    redis.pause()
+
+
+@pytest.mark.parametrize("lose", [lose_by_kill, lose_by_pause])
+async def test_without_the_server_heartbeats_tell(stack: Stack, redis: RedisServer, lose: Any) -> None:
+    """Nothing is missing, and nothing is there twice; when the server is back, words come by it again."""
+    async with run_live(stack, redis.address) as live:
+        sent, followed = await live.open()
+        live.speaker.begin()
+        request = await sent.message("go")
+        async with watch(followed) as viewer:
+            live.speaker.say(2)
+            await see(viewer, live, 2)
+            await lose(redis)
+            live.speaker.say(2)
+            await see(viewer, live, 4)
+            if lose is lose_by_kill:
+                await redis.start()
+            else:
+                redis.resume()
+
+            async def is_back() -> bool:
+                return b"word" in await redis.read_all()
+
+            await wait_until(is_back)
+            for count in range(5, WORDS + 1):
+                live.speaker.say()
+                await see(viewer, live, count)
+            await request.result()
+            await viewer.wait_for(lambda events: any(is_reply(event) for event in events))
+            check_events(viewer.events)
+
+
+def is_reply(event: SessionEvent) -> bool:
+    """Whether an event is the entry of a reply."""
+    return isinstance(event, EntryCommitted) and isinstance(event.body, AssistantMessage)
+
+
+async def test_an_emptied_server_is_filled_again(stack: Stack, redis: RedisServer) -> None:
+    """Who comes after that sees all that was said, within a second."""
+    async with run_live(stack, redis.address) as live:
+        sent, followed = await live.open()
+        live.speaker.begin()
+        request = await sent.message("go")
+        async with watch(followed) as viewer:
+            live.speaker.say(3)
+            await see(viewer, live, 3)
+            await redis.call("FLUSHALL")
+            live.speaker.say()
+            await see(viewer, live, 4)
+            late = await connect(stack, live.sender.task_queue, redis.address)
+            async with watch(late.session(sent.id)) as second:
+                await see(second, live, 4)
+                live.speaker.end()
+                await request.result()
+                for each in (viewer, second):
+                    await see(each, live, WORDS)
+                    check_events(each.events)
+
+
+async def test_a_worker_without_the_channel_is_read_by_heartbeats(stack: Stack, redis: RedisServer) -> None:
+    """The viewers have one, and hear nothing: workers are being replaced, or theirs is cut off."""
+    async with run_live(stack, redis.address, worker_address=None) as live:
+        sent, followed = await live.open()
+        live.speaker.begin()
+        request = await sent.message("go")
+        async with watch(followed) as viewer:
+            live.speaker.say(3)
+            await see(viewer, live, 3)
+            live.speaker.end()
+            await request.result()
+            await viewer.wait_for(lambda events: any(is_reply(event) for event in events))
+            check_events(viewer.events)
+
+
+async def test_an_ended_attempt_is_not_heard(stack: Stack, redis: RedisServer) -> None:
+    """A provider fails in the middle of a reply: viewers are told, and see the next attempt alone."""
+    async with run_live(stack, redis.address) as live:
+        sent, followed = await live.open()
+        live.speaker.server.answer(b'data: {"choices": [{"index": 0, "delta": {"content": "void"}}]}\n\n', None)
+        live.speaker.begin()
+        request = await sent.message("go")
+        async with watch(followed) as viewer:
+            await viewer.wait_for(lambda events: select(events, Restarted))
+            live.speaker.end()
+            await request.result()
+            await see(viewer, live, WORDS)
+            await viewer.wait_for(lambda events: any(is_reply(event) for event in events))
+            check_events(viewer.events)
+
+
+async def test_a_deleted_session_leaves_nothing(stack: Stack, redis: RedisServer) -> None:
+    """Its streams vanish with it."""
+    async with run_live(stack, redis.address) as live:
+        sent, _ = await live.open()
+        await run_turn(live, sent)
+
+        async def is_written() -> bool:
+            return b"word0" in await redis.read_all()
+
+        await wait_until(is_written)
+        await live.sender.delete(sent.id)
+        assert await redis.call("KEYS", "clew:*") == []
+
+
+async def test_tools_show_their_progress(stack: Stack, redis: RedisServer) -> None:
+    """By the channel, while they run."""
+    async with run_live(stack, redis.address) as live:
+        gate = make_id()
+        calls = (ToolCall("report_and_wait", {"gate": gate}),)
+        model = stack.add_model(
+            lambda body: Reply("fine") if body["messages"][-1]["role"] == "tool" else Reply("", calls)
+        )
+        session = await live.sender.open(make_id(), model=model, tools=["report_and_wait"])
+        with count_calls(live.viewer.temporal) as counts:
+            async with watch(live.viewer.session(session.id), None) as viewer:
+                request = await session.message("go")
+                await viewer.wait_for(lambda events: select(events, ToolProgressed))
+                get_gate(gate).set()
+                await request.result()
+        (progress,) = select(viewer.events, ToolProgressed)
+        assert (progress.text, progress.fraction) == ("half of it", 0.5)
+        assert b"half of it" in await redis.read_all()
+        assert "query_workflow" not in counts
+
+
+@pytest.mark.slow
+async def test_a_cluster_is_found(stack: Stack) -> None:
+    """The address is that of one server; the streams of sessions are on all of them."""
+    async with run_redis_cluster() as servers, run_live(stack, servers[0].address) as live:
+        for _ in range(6):
+            sent, followed = await live.open()
+            live.speaker.begin()
+            async with watch(followed) as viewer:
+                request = await sent.message("go")
+                live.speaker.say(3)
+                await see(viewer, live, 3)
+                live.speaker.end()
+                await request.result()
+                await see(viewer, live, WORDS)
+        sizes = await asyncio.gather(*(server.call("DBSIZE") for server in servers))
+        assert sum(map(bool, sizes)) > 1
+
+
+async def test_the_connection_is_encrypted_and_authenticated(stack: Stack) -> None:
+    """By the address alone: TLS, a certificate's authority, and a password."""
+    async with run_secured_redis() as redis, run_live(stack, redis.address) as live:
+        sent, followed = await live.open()
+        live.speaker.begin()
+        async with watch(followed) as viewer:
+            request = await sent.message("go")
+            live.speaker.say(3)
+            await see(viewer, live, 3)
+            assert b"word2" in await redis.read_all()
+            live.speaker.end()
+            await request.result()
