@@ -168,7 +168,7 @@ LOCK = $(VENV)/lock/bin/uv pip compile --universal --python-version 3.11 --gener
 	--custom-compile-command 'make lock' $(if $(UPGRADE),--upgrade) --quiet
 
 # The extras of the image.
-IMAGE = worker serve mcp bedrock telemetry
+IMAGE = worker serve mcp bedrock live telemetry
 
 lock: ## update constraints/*.txt (UPGRADE=1 moves to the newest versions)
 	$(PYTHON) -m venv $(VENV)/lock
@@ -176,7 +176,7 @@ lock: ## update constraints/*.txt (UPGRADE=1 moves to the newest versions)
 	$(LOCK) --extra dev pyproject.toml constraints/build.in --output-file constraints/dev.txt
 	$(LOCK) constraints/build.in --constraints constraints/dev.txt --output-file constraints/build.txt
 	$(LOCK) $(IMAGE:%=--extra %) pyproject.toml --constraints constraints/dev.txt --output-file constraints/image.txt
-	$(LOCK) --extra serve --extra encryption pyproject.toml --constraints constraints/dev.txt \
+	$(LOCK) --extra serve --extra encryption --extra live pyproject.toml --constraints constraints/dev.txt \
 		--output-file constraints/serve.txt
 	$(LOCK) --no-deps constraints/model.in --output-file constraints/model.txt
 	$(LOCK) constraints/deploy.in --output-file constraints/deploy.txt

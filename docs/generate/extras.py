@@ -17,6 +17,7 @@ MEANINGS = {
     "worker": "a worker of a deployment: `clew worker`, and the operators' commands",
     "mcp": "a worker with tools of [MCP servers](../mcp.md)",
     "bedrock": "a worker with [models](../models.md) of Amazon Bedrock",
+    "live": "workers, and clients that follow sessions, with the [live channel](../deployment.md#show-each-word-at-once)",
     "telemetry": "[traces](../operations.md) of workers, of `clew serve`, and of clients that begin them",
     "ag-ui": "a backend for [front ends](../web.md) that speak AG-UI",
     "serve": "[`clew serve`](../serve.md): sessions over HTTP",

@@ -38,6 +38,11 @@ SHARED = (
         "`1`: sessions accept inputs and objects that are not encrypted, while you turn encryption on.",
     ),
     (
+        "`CLEW_LIVE`",
+        "The address of a Redis or Valkey server, the [live channel](../deployment.md#show-each-word-at-once), as "
+        "`redis://:PASSWORD@HOST:6379` or `rediss://…` with TLS. Workers and clients that follow sessions need it.",
+    ),
+    (
         "`OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`, `OTEL_SERVICE_NAME`, "
         "`OTEL_RESOURCE_ATTRIBUTES`, `OTEL_TRACES_SAMPLER`, `OTEL_TRACES_EXPORTER`, `OTEL_SDK_DISABLED`",
         "Where and how workers and `clew serve` send [traces](../operations.md). Without an endpoint they make none.",

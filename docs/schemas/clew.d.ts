@@ -931,6 +931,8 @@ export interface FollowPage {
 export interface FollowQuery {
   /** Begin with this entry; absent: return no entries. */
   from_seq?: number | null;
+  /** The caller reads the heartbeats of the session's calls: workers send more of them for a while. */
+  heartbeats?: boolean;
 }
 
 /** An entry of the kind `fork`. */

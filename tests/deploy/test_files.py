@@ -44,7 +44,8 @@ def test_what_is_deployed_has_the_versions_that_were_tested(file: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "extras"), [("image", "worker,serve,mcp,bedrock,encryption,telemetry"), ("serve", "serve,encryption")]
+    ("file", "extras"),
+    [("image", "worker,serve,mcp,bedrock,encryption,live,telemetry"), ("serve", "serve,encryption,live")],
 )
 def test_the_pins_have_all_that_is_needed(file: str, extras: str) -> None:
     """Each package that an extra names, by others of its extras too, is pinned: the image lacks none of them."""

@@ -20,12 +20,15 @@ NAMED = re.compile(r"(?:name_(?:extra|install)\(|ExtraMissing\([\w.]+, )[\"']([a
 WRITTEN = re.compile(r"clew\[[a-z][a-z,-]*\](?P<source> @ git\+https://)?")
 NOWHERE = "127.0.0.1:1"
 ENCRYPTION = {"CLEW_ENCRYPTION_KEYS": "one:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="}
+LIVE = {"CLEW_LIVE": f"redis://{NOWHERE}"}
 TRACES = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{NOWHERE}"}
 CASES = [
     ("worker", {"CLEW_MCP": "mcp.json"}, "mcp", ("mcp",)),
     ("worker", {"CLEW_BEDROCK_REGION": "us-east-1"}, "bedrock", ("botocore",)),
     ("worker", TRACES, "telemetry", ("opentelemetry.sdk", "opentelemetry.exporter")),
     ("worker", ENCRYPTION, "encryption", ("cryptography",)),
+    ("worker", LIVE, "live", ("redis",)),
+    ("serve", LIVE, "live", ("redis",)),
     ("serve", TRACES, "telemetry", ("opentelemetry.sdk", "opentelemetry.exporter")),
 ]
 """The command, the variables, the extra that they need, and the modules that it brings.
