@@ -182,7 +182,7 @@ def _separate(number: int) -> str:
         ("webhooks.md", f"An attempt lasts {ATTEMPT_SECONDS:g} seconds"),
         ("webhooks.md", f"{MIN_SECRET_BYTES} to {MAX_SECRET_BYTES} bytes in base64"),
         ("webhooks.md", f"at most {MAX_NAMED_CALLS}."),
-        ("webhooks.md", {8: "A configuration has at most eight webhooks."}[MAX_WEBHOOKS]),
+        ("webhooks.md", {8: "An agent or a session has at most eight webhooks."}[MAX_WEBHOOKS]),
         ("sessions.md", f"cut to {MAX_KEYWORD_CHARACTERS} characters"),
         ("sessions.md", f"has lasted {_LISTS_SECONDS}"),
         ("command-line.md", f"A file has at most {MAX_FILE_BYTES // 2**20} MiB"),
