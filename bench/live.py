@@ -5,24 +5,25 @@
 
 A model server in a process of its own writes replies, a word after the other; each word is the time when it was
 written, so that each viewer knows how late it is. A worker and a Redis server have processes of their own, too; the
-viewers share this one. They follow one reply together (1, 100 and 1 000 of them), or a session each. Of sessions that
-begin together, only what is said after the last of them has begun counts. Others come in the middle of a reply: of
-each it is measured how long it takes to see all that was said, with a connection of its own.
+viewers share this one. They follow one reply together (1, 100 and 1 000 of them), or a session each: only the words
+count that were written while all these replies were streamed. Others come in the middle of a reply: of each it is
+measured how long it takes to see all that was said, with a connection of its own.
 
 Prints for each the words that were seen, and the median and the 95th percentile of their delay, in milliseconds.
-Fails if a viewer has not seen all of a reply. Needs `redis-server`. Takes four minutes.
+Fails if a viewer has not seen all of a reply. Needs `redis-server`. Takes six minutes.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import os
 import shutil
 import sys
-import tempfile
 import time
 import uuid
+from array import array
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -43,10 +44,12 @@ from clew.session.events import EntryCommitted, TextAdded
 VIEWERS = (1, 100, 1_000)
 SESSIONS = 200
 SECONDS = 10
-WORDS_PER_SECOND = 20
+MANY_SECONDS = 40
+"""The length of a reply of many sessions. They begin within half of it."""
+WORDS_PER_SECOND = 10
 LATE_VIEWERS = 20
 LATE_PAUSE_SECONDS = 0.2
-MODEL = "bench:words"
+MODEL, LONG_MODEL = "bench:words", "long:words"
 
 
 @dataclass
@@ -54,17 +57,28 @@ class Seen:
     """What viewers have seen.
 
     Attributes:
-        words: When each word was written, and how late it came, in seconds.
+        written: When each word was written, in seconds since the epoch.
+        delays: How late it came, in seconds.
         first: When the first word of each reply was seen.
+        last: When each reply was complete.
     """
 
-    words: list[tuple[float, float]] = field(default_factory=list)
-    first: list[float] = field(default_factory=list)
+    written: array[float] = field(default_factory=lambda: array("d"))
+    delays: array[float] = field(default_factory=lambda: array("d"))
+    first: array[float] = field(default_factory=lambda: array("d"))
+    last: array[float] = field(default_factory=lambda: array("d"))
 
-    def count_steady(self) -> list[float]:
-        """List the delays of the words that were written after the last reply had begun."""
-        begun = max(self.first)
-        return [delay for written, delay in self.words if written >= begun]
+    def see(self, text: str) -> None:
+        """Note new words."""
+        now = time.time()
+        for word in text.split():
+            self.written.append(float(word))
+            self.delays.append(now - self.written[-1])
+
+    def list_steady(self) -> list[float]:
+        """List the delays of the words that were written while all replies were streamed."""
+        begun, ended = max(self.first), min(self.last)
+        return [delay for written, delay in zip(self.written, self.delays, strict=True) if begun <= written < ended]
 
 
 async def watch(session: Session, seen: Seen) -> None:
@@ -76,19 +90,19 @@ async def watch(session: Session, seen: Seen) -> None:
     text = ""
     async for event in session.follow():
         if isinstance(event, TextAdded):
-            now = time.time()
             if not text:
-                seen.first.append(now)
+                seen.first.append(time.time())
             text = text[: event.offset] + event.text
-            seen.words += [(float(word), now - float(word)) for word in event.text.split()]
+            seen.see(event.text)
         elif isinstance(event, EntryCommitted) and isinstance(event.body, AssistantMessage):
             assert text == event.body.text
+            seen.last.append(time.time())
             return
 
 
-async def open_session(clew: Clew) -> Session:
+async def open_session(clew: Clew, model: str = MODEL) -> Session:
     """Open a session that a worker has prepared."""
-    session = await clew.open(uuid.uuid4().hex, model=MODEL)
+    session = await clew.open(uuid.uuid4().hex, model=model)
     while (await session.status()).status != "idle":  # noqa: ASYNC110 - a worker prepares the session
         await asyncio.sleep(0.05)
     return session
@@ -107,7 +121,7 @@ async def measure_one(clew: Clew, viewers: int) -> Seen:
 async def measure_many(clew: Clew, sessions: int) -> Seen:
     """Measure replies that are streamed at once, each to a viewer of its own."""
     seen = Seen()
-    opened = [await open_session(clew) for _ in range(sessions)]
+    opened = [await open_session(clew, LONG_MODEL) for _ in range(sessions)]
     watching = [asyncio.create_task(watch(session, seen)) for session in opened]
     await asyncio.sleep(1)
     for session in opened:
@@ -150,42 +164,42 @@ async def run_redis() -> AsyncIterator[str]:
 @asynccontextmanager
 async def run_model(words: int) -> AsyncIterator[str]:
     """Run the model server in a process of its own, and yield its URL."""
-    with tempfile.TemporaryDirectory() as folder:
-        url = os.path.join(folder, "url")
-        command = [sys.executable, "-m", "bench.live", "--serve", url, "--words", str(words)]
-        async with child_process("model", command) as child:
+    said = bytearray()
+    command = [sys.executable, "-m", "bench.live", "--serve", "--words", str(words)]
+    async with child_process("model", command, on_output=said.extend) as child:
 
-            async def is_there() -> bool:
-                return os.path.exists(url)
+        async def is_there() -> bool:
+            return said.endswith(b"\n")
 
-            await child.wait_until(is_there, 30)
-            with open(url) as file:
-                yield file.read()
+        await child.wait_until(is_there, 30)
+        yield said.decode().strip()
 
 
-async def serve_model(path: str, words: int) -> None:
-    """Serve the model until the process ends; writes its URL."""
+async def serve_model(words: int) -> None:
+    """Serve the model until the process ends, and print its URL."""
     streaming.WORDS, streaming.WORDS_PER_SECOND = words, WORDS_PER_SECOND
     async with streaming.serve_model() as url:
-        with open(path + ".new", "w") as file:
-            file.write(url)
-        os.rename(path + ".new", path)
+        print(url, flush=True)
         await asyncio.Event().wait()
 
 
 async def measure(seconds: float, sessions: int, console: Console) -> None:
     """Measure with the live channel, then by heartbeats, and print both."""
-    table = Table("", "by", "words", "p50 ms", "p95 ms", title=f"{WORDS_PER_SECOND} words a second for {seconds:g} s")
+    table = Table("", "by", "words", "p50 ms", "p95 ms", title=f"{WORDS_PER_SECOND} words a second and session")
     for way in ("the live channel", "heartbeats"):
         async with AsyncExitStack() as exits:
             os.environ.pop("CLEW_LIVE", None)
             if way == "the live channel":
                 os.environ["CLEW_LIVE"] = await exits.enter_async_context(run_redis())
             url = await exits.enter_async_context(run_model(round(seconds * WORDS_PER_SECOND)))
+            long = await exits.enter_async_context(run_model(MANY_SECONDS * WORDS_PER_SECOND))
             server = await exits.enter_async_context(temporal_server(ui=False))
-            env = {"CLEW_PROVIDER_BENCH_BASE_URL": url}
+            env = {"CLEW_PROVIDER_BENCH_BASE_URL": url, "CLEW_PROVIDER_LONG_BASE_URL": long}
             await exits.enter_async_context(worker_process(server.address, env=env))
             clew = await Clew.connect(server.address)
+            # As `clew serve` does: collections of garbage pass over what is there at the start.
+            gc.collect()
+            gc.freeze()
 
             def add(name: str, delays: list[float], way: str = way) -> None:
                 p50, p95 = 1000 * median(delays), 1000 * compute_p95(delays)
@@ -193,8 +207,8 @@ async def measure(seconds: float, sessions: int, console: Console) -> None:
 
             for viewers in VIEWERS:
                 seen = await measure_one(clew, viewers)
-                add(f"{viewers} viewers of one reply", [delay for _, delay in seen.words])
-            add(f"{sessions} sessions", (await measure_many(clew, sessions)).count_steady())
+                add(f"{viewers} viewers of one reply", list(seen.delays))
+            add(f"{sessions} sessions", (await measure_many(clew, sessions)).list_steady())
             late = await measure_late(clew, server.address)
             add("a viewer who comes late", late)
     console.print(table)
@@ -205,13 +219,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=SECONDS, help="the length of a reply")
     parser.add_argument("--sessions", type=int, default=SESSIONS, help="sessions that stream at once")
-    parser.add_argument("--serve", help=argparse.SUPPRESS)
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--words", type=int, default=0, help=argparse.SUPPRESS)
     add_write_option(parser)
     options = parser.parse_args()
     if options.serve:
         with suppress(KeyboardInterrupt):
-            asyncio.run(serve_model(options.serve, options.words))
+            asyncio.run(serve_model(options.words))
         return
     with record("live", options.write) as console:
         asyncio.run(measure(options.seconds, options.sessions, console))

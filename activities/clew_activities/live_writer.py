@@ -62,6 +62,7 @@ class _Call:
 
     Attributes:
         session_id: The session.
+        stream: Its stream.
         run_id: The workflow run.
         read: Reads what it has said.
         activity_id: The activity.
@@ -73,6 +74,7 @@ class _Call:
     """
 
     session_id: str
+    stream: bytes
     run_id: str
     read: Read
     activity_id: str
@@ -151,7 +153,15 @@ class LiveWriter:
             yield _note_nothing
             return
         info = activity.info()
-        call = _Call(info.workflow_id or "", info.workflow_run_id or "", read, info.activity_id, info.attempt)
+        session_id = info.workflow_id or ""
+        call = _Call(
+            session_id,
+            self.channel.name_stream(session_id),
+            info.workflow_run_id or "",
+            read,
+            info.activity_id,
+            info.attempt,
+        )
         self._calls.add(call)
         self._note(call)
         try:
@@ -247,7 +257,7 @@ class LiveWriter:
         for call in due:
             said = call.take(now)
             seconds = KEPT_SECONDS if call.items == 1 else None
-            items.append(_Writing(call.session_id, channel.name_stream(call.session_id), said, MAX_ITEMS, seconds))
+            items.append(_Writing(call.session_id, call.stream, said, MAX_ITEMS, seconds))
         if not items:
             return 0
 

@@ -22,7 +22,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Literal, TypedDict, Unpack, cast, get_args
+from typing import Annotated, Any, Literal, Unpack, cast, get_args
 
 from pydantic import PlainSerializer
 from temporalio.client import (
@@ -47,6 +47,7 @@ from temporalio.client import (
 )
 from temporalio.common import Priority
 from temporalio.service import RPCError, RPCStatusCode
+from typing_extensions import TypedDict
 
 from clew.agents import Agent
 from clew.session.connection import Clew
@@ -78,7 +79,8 @@ class Times(TypedDict, total=False):
     """When a schedule starts its workflow, and what it does with times that overlap or were missed.
 
     Attributes:
-        cron: One or several cron expressions with five, six or seven fields, or `@daily` and the like.
+        cron: One or several cron expressions with five, six or seven fields, or `@daily` and the like. The sixth of
+            six fields is the year: a time with a year comes once. Of seven fields, the first is the second.
         every: The time from one start to the next. The times are multiples of it since 1970, plus `offset`.
         offset: The time that is added to the multiples of `every`.
         time_zone: The time zone of `cron`, as in `Europe/Berlin`; UTC by default.

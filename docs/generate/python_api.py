@@ -11,11 +11,12 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from functools import cache
 from types import ModuleType
-from typing import Any, Unpack, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Any, Unpack, get_args, get_origin, get_type_hints
 
 import docstring_parser
 from docstring_parser.common import DocstringStyle
 from pydantic import BaseModel
+from typing_extensions import is_typeddict
 
 from clew.json_schemas import definitions
 from clew_workflows.contract.errors import ClewError, Refusal, find_word

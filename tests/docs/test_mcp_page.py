@@ -33,7 +33,8 @@ def test_a_worker_reads_the_file(tmp_path: Path) -> None:
     for words in (
         f"Default: {files.timeout_seconds:g}.",
         f"older than {LIST_LIFE_SECONDS:g} seconds",
-        f"within {PING_SECONDS:g} seconds, or after {MAX_UNANSWERED} calls in a row",
+        f"within {PING_SECONDS:g} seconds",
+        f"after {MAX_UNANSWERED} calls in a row",
         f"after the {MAX_TOOLS}th",
     ):
         assert words in text
