@@ -71,6 +71,7 @@ class _Call:
         thinking: The same of its reasoning.
         whole_at: When it is written whole again; in seconds of the event loop.
         items: Items since it was written whole.
+        has_ended: The attempt is over.
     """
 
     session_id: str
@@ -83,6 +84,7 @@ class _Call:
     thinking: int = 0
     whole_at: float = 0.0
     items: int = 0
+    has_ended: bool = False
 
     def take(self, now: float) -> Said:
         """Take what is new, or all of it if that is due."""
@@ -96,7 +98,7 @@ class _Call:
         if is_whole:
             self.whole_at = now + max(WHOLE_SECONDS, (self.text + self.thinking) / WHOLE_BYTES_PER_SECOND)
         self.items += 1
-        return Said(self.run_id, self.activity_id, self.attempt, progress)
+        return Said(self.run_id, self.activity_id, self.attempt, progress, self.has_ended)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +169,8 @@ class LiveWriter:
         try:
             yield lambda: self._note(call)
         finally:
-            self._calls.discard(call)
-            self._new.pop(call, None)
+            call.has_ended = True
+            self._note(call)
 
     def serve_sessions(self) -> None:
         """Write from now on what the sessions of this process decide."""
@@ -249,6 +251,7 @@ class LiveWriter:
         """Write what sessions have decided, and the newest of each call. Returns the number of items."""
         due = [call for call in self._calls if call in self._new or now >= call.whole_at]
         self._new.clear()
+        self._calls = {call for call in self._calls if not call.has_ended}
         decided, self._decided = list(self._decided.values()), {}
         items: list[_Writing] = [
             _Writing(each.session_id, channel.name_decisions(each.session_id), each, MAX_DECISIONS, DECISIONS_SECONDS)

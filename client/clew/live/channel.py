@@ -93,12 +93,14 @@ class Said:
         activity_id: The call's activity.
         attempt: The number of its attempt.
         progress: What it has said. The text goes on at `offset`.
+        has_ended: The attempt is over.
     """
 
     run_id: str
     activity_id: str
     attempt: int
     progress: ReplyProgress | ToolProgress
+    has_ended: bool = False
 
 
 Item: TypeAlias = Said | Decided
@@ -150,7 +152,8 @@ class Channel:
                 if "reply" in item
                 else ToolProgress.model_validate(item["tool"])
             )
-            return Said(run_id, str(item["activity_id"]), int(item["attempt"]), progress)
+            has_ended = bool(item.get("has_ended"))
+            return Said(run_id, str(item["activity_id"]), int(item["attempt"]), progress, has_ended)
         except (ClewError, ValueError, TypeError, LookupError):
             return None
 
@@ -164,6 +167,7 @@ class Channel:
             "activity_id": item.activity_id,
             "attempt": item.attempt,
             kind: item.progress.as_dict(),
+            **({"has_ended": True} if item.has_ended else {}),
         }
 
     def _name_item(self, session_id: str) -> str:

@@ -59,8 +59,9 @@ HEARTBEAT_SECONDS = 0.1
 QUIET_HEARTBEAT_SECONDS = 1.0
 """Seconds between two reads of the heartbeats of calls that have not changed for a while."""
 QUIET_AFTER_SECONDS = 10.0
-"""Seconds without a change after which the heartbeats are read less often: so they are of calls that the live channel
-tells of."""
+"""Seconds without a change after which the heartbeats are read less often."""
+LIVE_SECONDS = 5.0
+"""Seconds between two reads of the heartbeats of calls that the live channel tells of."""
 RENEWAL_SECONDS = 20.0
 """Seconds until the query `follow` is repeated while calls are in flight: without it workers take viewers as gone."""
 REST_SECONDS = 20.0
@@ -437,7 +438,7 @@ class Hub:
         decided.set()
         called.set()
         self._decisions = LiveDecisions()
-        hear = partial(self._hear, execution.run_id, decided)
+        hear = partial(self._hear, execution.run_id, decided, called)
         with self._reader.watch(self.handle.session_id, hear) if self._reader else nullcontext() as watch:
             await _run_until_first(
                 self._watch(execution, decided, called),
@@ -446,10 +447,13 @@ class Hub:
                 self._look_at_subagents(),
             )
 
-    def _hear(self, run_id: str, decided: asyncio.Event, items: Sequence[Item]) -> None:
+    def _hear(self, run_id: str, decided: asyncio.Event, called: asyncio.Event, items: Sequence[Item]) -> None:
         """Take items of the live channel. Those of another workflow run, perhaps of a deleted session, are over."""
         own = [item for item in items if item.run_id == run_id]
-        self._live.take([item for item in own if isinstance(item, Said)], self._now())
+        said = [item for item in own if isinstance(item, Said)]
+        self._live.take(said, self._now())
+        if any(item.has_ended for item in said):
+            called.set()
         self._decisions.take([item for item in own if isinstance(item, Decided)])
         self._heard.set()
         if self._decisions.confirmed:
@@ -560,26 +564,30 @@ class Hub:
         """
         while True:
             await called.wait()
-            changed_at = self._now()
-            self._described = ()
+            described_at = self._now()
+            changed_at, self._described, started = self._now(), (), list[str]()
             while self._described or called.is_set():
-                called.clear()
-                execution = await describe(self.handle, run_id)
-                pending = execution.pending if execution else ()
-                read = await read_flights(self.handle, pending)
-                if read != self._described:
-                    self._described, changed_at = read, self._now()
-                self._show_flights()
-                started = list_started(pending)
+                # The live channel tells of all that run: the server knows which attempts have failed.
+                is_live = bool(started) and all(map(self._live.is_heard, started))
+                if called.is_set() or not is_live or self._now() - described_at > LIVE_SECONDS:
+                    called.clear()
+                    described_at = self._now()
+                    execution = await describe(self.handle, run_id)
+                    pending = execution.pending if execution else ()
+                    started, read = list_started(pending), await read_flights(self.handle, pending)
+                    if read != self._described:
+                        self._described, changed_at = read, self._now()
+                    self._show_flights()
                 is_silent = self._reader is None or self._live.find_silent(started, self._now())
-                is_due = bool(read) and self._now() - self._asked_at > RENEWAL_SECONDS
+                is_due = bool(self._described) and self._now() - self._asked_at > RENEWAL_SECONDS
                 if is_silent and (is_due or not self._wants_heartbeats):
                     self._must_ask = True
                     decided.set()
                 self._wants_heartbeats = is_silent
                 is_quiet = self._now() - changed_at > QUIET_AFTER_SECONDS
-                is_live = bool(started) and all(map(self._live.is_heard, started)) and not is_silent
-                await asyncio.sleep(QUIET_HEARTBEAT_SECONDS if is_quiet or is_live else HEARTBEAT_SECONDS)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(QUIET_HEARTBEAT_SECONDS if is_quiet or is_live else HEARTBEAT_SECONDS):
+                        await called.wait()
 
     async def _look_at_subagents(self) -> None:
         """Look for calls that wait in subagents, while calls run. The session itself is not asked."""

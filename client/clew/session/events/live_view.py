@@ -37,7 +37,10 @@ class LiveFlights:
     def take(self, items: Iterable[Said], now: float) -> None:
         """Take items of the channel, in order. `now`: the time, in seconds of any clock."""
         for said in items:
-            self._heard[said.activity_id] = now
+            if said.has_ended:
+                self._heard.pop(said.activity_id, None)
+            else:
+                self._heard[said.activity_id] = now
             call = _name_call(said.progress)
             known = self._said.get(call)
             # Items before it were lost, or came before this viewer: one with the whole text comes within a second.
