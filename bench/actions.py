@@ -13,7 +13,8 @@ The server counts: the development server has the counter `action`, by kind, whi
 actions lists. What that page does not list is not counted: updates of the memo, and calls that only read.
 
 Rows: those of `bench.peers`. `clew` has a worker process that serves everything, `clew-viewer` a viewer of each turn,
-too, `clew-apart` a worker process each for sessions, model calls and tools, `clew-apart-viewer` both.
+too, `clew-apart` a worker process each for sessions, model calls and tools, `clew-apart-viewer` both. With `-live`
+they have a live channel (needs `redis-server`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import math
+import os
 import re
 import tempfile
 from collections import Counter
@@ -33,6 +35,7 @@ import httpx
 from rich.console import Console
 from rich.table import Table
 
+from bench.live import run_redis
 from bench.peers.conversation import ANSWER, INSTRUCTIONS, MODEL_CALL_SECONDS, QUESTION, TOOL
 from bench.peers.process import Setting, find_python, peer_process
 from bench.peers.rows import FLOOR, ROWS
@@ -41,6 +44,7 @@ from bench.peers.service import Size
 from bench.peers.temporal import measure_runs
 from bench.recording import add_write_option, record
 from clew import Clew
+from clew.live.channel import VARIABLE as LIVE
 from clew.local import Reply, TemporalServer, ToolCall, scripted_model, temporal_server, worker_process
 
 Turn = Callable[[str], Awaitable[object]]
@@ -54,7 +58,14 @@ PEER_MARGIN_SECONDS = 10
 REPORT_SECONDS = 3.0
 """Time within which the server's metrics have what it has counted."""
 SESSION_TURNS = 10
-CLEW_ROWS = ("clew", "clew-viewer", "clew-apart", "clew-apart-viewer")
+CLEW_ROWS = (
+    "clew",
+    "clew-viewer",
+    "clew-viewer-live",
+    "clew-apart",
+    "clew-apart-viewer",
+    "clew-apart-viewer-live",
+)
 SERVED = ("sessions", "models", "tools")
 KINDS = {
     "grpc_StartWorkflowExecution": "workflow started",
@@ -125,7 +136,10 @@ async def open_peer_turn(row: str, server: TemporalServer, model: str, folder: P
 async def open_clew_turn(row: str, server: TemporalServer, model: str, folder: Path) -> AsyncIterator[Turn]:
     """Run Clew's workers, with one session."""
     env = {"CLEW_STORE": folder.as_uri(), "CLEW_PROVIDER_BENCH_BASE_URL": model}
+    os.environ.pop(LIVE, None)
     async with AsyncExitStack() as stack:
+        if "live" in row:
+            os.environ[LIVE] = await stack.enter_async_context(run_redis())
         for served in SERVED if "apart" in row else (",".join(SERVED),):
             worker = worker_process(server.address, env={**env, "CLEW_SERVE": served}, tools=["bench.tools"])
             await stack.enter_async_context(worker)

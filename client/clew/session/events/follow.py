@@ -39,7 +39,7 @@ from clew.session.events.history_polls import (
     read_newest_tasks,
     watch_history,
 )
-from clew.session.events.live_view import LiveDecisions, LiveFlights
+from clew.session.events.live_view import LiveDecisions, LiveFlights, Task
 from clew.session.handle import SessionHandle
 from clew.session.session_reads import FollowedParts, list_calls_of_subagents, read_entries, read_newest_entry
 from clew.session.transport import Pauses
@@ -494,7 +494,8 @@ class Hub:
             async with asyncio.timeout(TELLING_SECONDS):
                 await watch.begun.wait()
         tasks = await read_newest_tasks(self.handle, run_id)
-        if not (watch.begun.is_set() and tasks and self._decisions.knows(tasks[-1])):
+        # Without any decision, the session has been at rest for longer than the channel keeps them.
+        if not tasks or self._decisions.is_empty or not await self._is_told(tasks[-1]):
             return False
         newest = takewhile(self._decisions.knows, reversed(tasks))
         self._decisions.confirm(reversed(list(newest)))
@@ -504,15 +505,20 @@ class Hub:
         """Use what the live channel tells of confirmed tasks. Returns False if the session has to be asked."""
         while self._decisions.confirmed:
             task = self._decisions.confirmed[0]
-            with suppress(TimeoutError):
-                async with asyncio.timeout(TELLING_SECONDS):
-                    while self._reader and self._reader.is_up and not self._decisions.knows(task):
-                        self._heard.clear()
-                        await self._heard.wait()
+            await self._is_told(task)
             page = self._decisions.use(task)
             if page is None or page.status is None or not self._use(page, page.status):
                 return False
         return True
+
+    async def _is_told(self, task: Task) -> bool:
+        """Wait until the live channel tells of a task. Returns whether it does."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(TELLING_SECONDS):
+                while self._reader and self._reader.is_up and not self._decisions.knows(task):
+                    self._heard.clear()
+                    await self._heard.wait()
+        return self._decisions.knows(task)
 
     def _use(self, page: FollowPage, status: LiveStatus) -> bool:
         """Publish the entries and the status of a page. Returns False if entries before it are missing."""
