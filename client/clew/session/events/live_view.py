@@ -38,7 +38,9 @@ class LiveFlights:
         """Take items of the channel, in order. `now`: the time, in seconds of any clock."""
         for said in items:
             if said.has_ended:
+                # The server may not know it yet. If there is another attempt, its time begins when it is seen.
                 self._heard.pop(said.activity_id, None)
+                self._seen.pop(said.activity_id, None)
             else:
                 self._heard[said.activity_id] = now
             call = _name_call(said.progress)
