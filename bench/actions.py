@@ -44,8 +44,8 @@ from bench.peers.service import Size
 from bench.peers.temporal import measure_runs
 from bench.recording import add_write_option, record
 from clew import Clew
-from clew.live.channel import VARIABLE as LIVE
 from clew.local import Reply, TemporalServer, ToolCall, scripted_model, temporal_server, worker_process
+from clew.session.live.channel import VARIABLE as LIVE
 
 Turn = Callable[[str], Awaitable[object]]
 """Sends a message and waits for the answer."""

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from temporalio import activity
 
-from clew.live.channel import FIELD, Channel, Connection, Item, Said, connect, find_errors
+from clew.session.live.channel import FIELD, Channel, Connection, Item, Said, connect, find_errors
 from clew.session.transport import Pauses
 from clew_workflows.contract.outputs import ReplyProgress, ToolProgress
 from clew_workflows.host.local_runs import LOCAL_RUNS, Decided

@@ -18,6 +18,7 @@ from clew.session.transport import make_input, translate_errors
 from clew_workflows.contract.content import Content, get_text
 from clew_workflows.contract.outputs import InputReceipt, OperationReceipt
 from tests.chaos.callers import OUTCOME_SECONDS, Callers, GaveUp, make_words
+from tests.chaos.live import Texts
 from tests.chaos.model import FIRST, SECOND, SPARE, Verdict
 from tests.chaos.offspring import burn, checkpoint, delete, fork, import_export
 from tests.chaos.oracle import ExternalResult, Reader
@@ -287,9 +288,12 @@ async def follow(callers: Callers, action: Action, chance: random.Random) -> Non
     start = chance.choice((None, 0, max(0, callers.promises.rev - 5)))
     reader = Reader(callers.oracle, callers.name, start)
     for _ in range(chance.randint(1, 4)):
+        texts = Texts()
         with suppress(TimeoutError, ClewError):
-            async with asyncio.timeout(chance.uniform(1, 6)):
+            async with asyncio.timeout(chance.uniform(1, 12)):
                 async for event in callers.session.follow(reader.next):
+                    if problem := texts.take(event):
+                        callers.oracle.report("reader", callers.name, problem)
                     if isinstance(event, EntryCommitted):
                         reader.take(event.entry)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import tempfile
 import time
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from temporalio.service import RPCError
 
@@ -34,6 +36,7 @@ from tests.chaos.environment import EFFECTS_FILE, make_env, open_store
 from tests.chaos.inspection import Figures, Inspection
 from tests.chaos.keys import FIRST_KEYS, MARKER, NEWEST_KEYS, OLDEST_KEYS, ROTATION, Keys
 from tests.chaos.last_cases import CERTAIN_FIGURES, perform_last_cases
+from tests.chaos.live import LiveServer
 from tests.chaos.model import FIRST, reply_as_instructed
 from tests.chaos.oracle import Oracle, Violation
 from tests.chaos.plan import MAKING, ROTATE, SERVED, SESSIONS, TENANT, Action, Plan, name_offspring
@@ -99,18 +102,21 @@ async def _run_round(plan: Plan, server_name: str, breaks: Sequence[str]) -> Res
             FaultyProvider(model.base_url.removeprefix("http://").removesuffix("/v1"), plan.seed).serve() as provider,
             FaultyStore(server.bucket, plan.seed, KeySealer(keys)).serve() as store,
             Receiver(plan.seed).serve() as receiver,
+            LiveServer() as live,
         ):
             env = {
                 **make_env(folder, provider.address, model.base_url, encrypts=plan.encrypts),
                 **server.make_store_env(store.address),
+                **live.env,
                 BREAKS_VARIABLE: ",".join(breaks),
             }
             workers = Workers(server.address, env, folder)
-            service = Service(server.address, {KEYS_VARIABLE: env[KEYS_VARIABLE]}, folder)
+            service = Service(server.address, {KEYS_VARIABLE: env[KEYS_VARIABLE], **live.env}, folder)
             async with workers, service:
-                processes = Processes(server, workers, service, provider, store, receiver)
+                processes = Processes(server, workers, service, provider, store, receiver, live)
                 converter = keys.make_converter()
-                clients = [await Clew.connect(server.address, data_converter=converter) for _ in range(CLIENTS)]
+                with patch.dict(os.environ, live.env):
+                    clients = [await Clew.connect(server.address, data_converter=converter) for _ in range(CLIENTS)]
                 running = _Round(plan, clients, keys, server=server, store=store.address, folder=folder)
                 try:
                     await running.carry_out(processes, model.requests)
@@ -141,6 +147,7 @@ class Processes:
         provider: The faults before the model.
         store: The faults before the bucket.
         receiver: The receiver of webhooks.
+        live: The server of the live channel.
     """
 
     server: Server
@@ -149,6 +156,7 @@ class Processes:
     provider: FaultyProvider
     store: FaultyStore
     receiver: Receiver
+    live: LiveServer
 
 
 def list_lacking(plan: Plan, figures: Figures) -> list[str]:
@@ -273,6 +281,8 @@ class _Round:
                 processes.store.begin_fault(values["fault"], values["share"], values["seconds"])
             case "service":
                 await processes.service.fail(values["how"], values["seconds"])
+            case "live":
+                await processes.live.fail(values["how"], values["seconds"])
             case "rotate":
                 await self._rotate(processes)
             case "clock":
@@ -302,6 +312,7 @@ class _Round:
         counts["server crashes"] = processes.server.crashes
         counts["workers killed"], counts["workers stopped"] = workers.kills, workers.stops
         counts["clocks changed"] = workers.jumps
+        counts["faults of the live channel"] = processes.live.faults
         counts["service killed, stopped or drained"] = processes.service.faults
         counts["webhooks"], counts["webhooks refused"] = len(receiver.deliveries), receiver.failures
         counts["provider requests"], counts["store requests"] = provider.requests, store.requests

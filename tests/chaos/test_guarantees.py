@@ -146,8 +146,8 @@ GUARANTEES: Mapping[str, tuple[Case, ...]] = {
         Case(lose_archived, "had been answered"),
         Case(damage(lambda entries: entries[:4] + entries[5:]), "seq 5 is at index 4"),
     ),
-    "The history grows only by new content": (Case(repeat_conversation, "activities of a history"),),
-    "Clew can prove what was sent.": (Case(forget_call, "cannot be verified"),),
+    "The history grows only by new content.": (Case(repeat_conversation, "activities of a history"),),
+    "Clew can prove what a model got.": (Case(forget_call, "cannot be verified"),),
     "No input can stop a session.": (
         Case(lose_signal, "the signal s-1 has 0 entries"),
         Case(accept_refused, "was refused, but has an entry"),

@@ -69,12 +69,13 @@ class RedisServer:
     async def call(self, *command: object) -> Any:
         """Send a command, and return the answer."""
         async with Redis.from_url(self.address, protocol=2) as redis:
-            return await redis.execute_command(*command)
+            send: Any = redis.execute_command
+            return await send(*command)
 
     async def read_all(self) -> bytes:
         """Read all that the server keeps: the names, and the items of the streams."""
         async with Redis.from_url(self.address, protocol=2) as redis:
-            names: list[bytes] = await redis.keys("*")
+            names = await redis.keys("*")
             items = [await redis.xrange(name) for name in names]
         return repr((names, items)).encode()
 
@@ -100,9 +101,9 @@ async def run_secured_redis() -> AsyncIterator[RedisServer]:
         (port,) = free_ports(1)
         pem, authority = f"{folder}/server.pem", f"{folder}/ca.crt"
         options = ("--tls-port", str(port), "--tls-cert-file", pem, "--tls-key-file", pem)
-        options += ("--tls-ca-cert-file", authority, "--tls-auth-clients", "no", "--requirepass", PASSWORD)
+        more = ("--tls-ca-cert-file", authority, "--tls-auth-clients", "no", "--requirepass", PASSWORD)
         address = f"rediss://:{PASSWORD}@{LOOPBACK}:{port}?ssl_ca_certs={authority}"
-        server = RedisServer(address, 0, options)
+        server = RedisServer(address, 0, (*options, *more))
         async with server._exits:
             await server.start()
             yield server

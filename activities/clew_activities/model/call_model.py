@@ -146,7 +146,7 @@ class ModelActivities:
                 was read of the reply.
             asyncio.CancelledError: The session has cancelled the call before the reply began, or the worker stops.
         """
-        reading = ReplyInProgress(call, find_prices(call.model, self._own_models))
+        reading = ReplyInProgress(call, find_prices(call.model, self._own_models), activity.info().attempt)
         async with send_heartbeats(reading.describe, reading.measure):
             with self._live.show(reading.show) as reading.note_growth:
                 return await self._call(call, reading)

@@ -41,7 +41,7 @@ _FAULTS = TypeAdapter(dict[str, int])
 
 
 class ReplyInProgress:
-    """What one attempt of a model call has read of its reply.
+    """What one attempt of a model call has read of its reply. `number`: the number of the attempt.
 
     Attributes:
         call: The model call.
@@ -53,11 +53,11 @@ class ReplyInProgress:
         note_growth: Called when more was read.
     """
 
-    def __init__(self, call: CallModel, prices: Prices) -> None:
+    def __init__(self, call: CallModel, prices: Prices, number: int) -> None:
         self.call = call
         self.prices = prices
+        self._number = number
         self.note_growth: Callable[[], None] = _note_nothing
-        self._attempt_number = activity.info().attempt
         self.meta: ContextMeta | None = None
         self.decoder: RedactedDecoder | None = None
         self.reduced: Reduced | None = None
@@ -92,7 +92,7 @@ class ReplyInProgress:
             request_id=self.call.request_id,
             run_id=self.call.run_id,
             call_id=self.call.call_id,
-            attempt=self._attempt_number,
+            attempt=self._number,
             iteration=self.call.iteration,
             offset=text_from,
             text=self.text[text_from:],
@@ -171,7 +171,7 @@ class ReplyInProgress:
             digest=meta.digest,
             policy_hash=meta.policy_hash,
             input_tokens=meta.estimated_tokens,
-            attempt=self._attempt_number,
+            attempt=self._number,
             epoch=meta.epoch,
             shared_prefix_tokens=meta.shared_prefix_tokens,
             cleared_tool_results=meta.cleared_tool_results,

@@ -15,7 +15,7 @@ from temporalio.client import Client
 from temporalio.worker import Plugin, Worker, WorkerTuner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
-from clew.live.channel import Channel
+from clew.session.live.channel import Channel
 from clew_activities.archive import Archive
 from clew_activities.archive.archived_sessions import ListingActivities, SearchAttributes
 from clew_activities.archive.blob_store import BlobActivities, Blobs

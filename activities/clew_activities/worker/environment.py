@@ -12,7 +12,7 @@ from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
 from temporalio.worker import WorkerDeploymentConfig
 
 from clew.agents import Agent
-from clew.live.channel import list_secrets, read_address
+from clew.session.live.channel import list_secrets, read_address
 from clew_activities.archive import Store, open_store
 from clew_activities.checkpoint_signing import Keys, read_keys
 from clew_activities.model.model_table import NO_OWN_MODELS, OwnModels, read_own_models

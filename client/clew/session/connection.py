@@ -34,11 +34,11 @@ from temporalio.runtime import (
 )
 from temporalio.service import RPCError, TLSConfig
 
-from clew.live.channel import read_address
-from clew.live.reader import use_channel
 from clew.session._encryption import decrypt_token, encrypt_client
 from clew.session.handle import STARTING_SECONDS, SessionHandle, name_repetition, run_service
 from clew.session.keywords import EntryFilters, SessionOptions
+from clew.session.live.channel import read_address
+from clew.session.live.reader import use_channel
 from clew.session.session import Session
 from clew.session.session_lists import SessionLists
 from clew.session.session_reads import read_status, read_thread
@@ -129,11 +129,7 @@ class Clew(SessionLists):
             InvalidInput: The environment's keys, or its `CLEW_LIVE`, are not valid.
         """
         super().__init__(retry_queries_soon(encrypt_client(client, encryption)), task_queue)
-        try:
-            live = read_address(os.environ)
-        except ValueError as error:
-            raise InvalidInput(str(error)) from None
-        if live is not None:
+        if (live := _read_live()) is not None:
             use_channel(self.temporal, live)
 
     @classmethod
@@ -180,6 +176,7 @@ class Clew(SessionLists):
             address, namespace = "acme.a1b2c.tmprl.cloud:7233", "acme.a1b2c"
             clew = await Clew.connect(address, namespace=namespace, api_key=key, tls=True)
         """
+        _read_live()
         try:
             config: dict[str, Any] = {"target_host": "localhost:7233", **ClientConfig.load_client_connect_config()}
         except (RuntimeError, OSError, ValueError) as error:
@@ -464,6 +461,18 @@ class Clew(SessionLists):
             raise WorkerUnavailable(
                 f"no worker polls the task queue {self.task_queue!r}: start one with `clew worker{queue}`"
             )
+
+
+def _read_live() -> str | None:
+    """Read the address of the live channel; None: there is none.
+
+    Raises:
+        InvalidInput: It is not valid.
+    """
+    try:
+        return read_address(os.environ)
+    except ValueError as error:
+        raise InvalidInput(str(error)) from None
 
 
 def make_runtime(metrics_address: str | None, buckets: Mapping[str, Sequence[float]]) -> Runtime:

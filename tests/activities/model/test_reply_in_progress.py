@@ -74,7 +74,7 @@ class Growing:
 def read_progress(decoder: Growing | None) -> dict[str, Any]:
     session = SessionHarness(model="scripted:m")
     session.ask("hello")
-    reading = ReplyInProgress(session.call, ())
+    reading = ReplyInProgress(session.call, (), 1)
     if decoder:
         reading.meta = session.build_context(session.call).meta
         reading.decoder = RedactedDecoder(decoder, Redaction())
@@ -339,7 +339,7 @@ async def test_a_providers_searches_are_a_part_of_the_cost() -> None:
         {"tool": "web_fetch", "input": "https://a.example"},
     )
     reply = ModelReply(content="hi", usage=usage, provider_calls=calls)
-    complete = await ReplyInProgress(session.call, prices).complete_usage(reply, count_searches(reply))
+    complete = await ReplyInProgress(session.call, prices, 1).complete_usage(reply, count_searches(reply))
     tokens = compute_cost_usd(prices, usage)
     assert tokens is not None
     assert complete.usage.cost_usd == pytest.approx(tokens + 0.02)

@@ -23,8 +23,6 @@ from temporalio.api.enums.v1 import WorkflowExecutionStatus
 from temporalio.client import Client
 from temporalio.exceptions import TemporalError
 
-from clew.live.channel import Item, Said
-from clew.live.reader import Watch, find_reader
 from clew.session.events.event_types import EntryCommitted, SessionEvent
 from clew.session.events.feed import CLOSED, HIBERNATED, Feed, Flight, Snapshot
 from clew.session.events.history_polls import (
@@ -41,6 +39,8 @@ from clew.session.events.history_polls import (
 )
 from clew.session.events.live_view import LiveDecisions, LiveFlights, Task
 from clew.session.handle import SessionHandle
+from clew.session.live.channel import Item, Said
+from clew.session.live.reader import Watch, find_reader
 from clew.session.session_reads import FollowedParts, list_calls_of_subagents, read_entries, read_newest_entry
 from clew.session.transport import Pauses
 from clew_workflows.contract import EntriesQuery, FollowQuery
@@ -484,6 +484,8 @@ class Hub:
                 continue
             self._must_ask = False
             self._asked_at = self._now()
+            # The answer has what these have decided.
+            self._decisions.skip()
             # If the session has ended meanwhile, the history says so, too.
             with suppress(Closed, NotFound):
                 await persist(self._fetch)
@@ -496,10 +498,13 @@ class Hub:
         tasks = await read_newest_tasks(self.handle, run_id)
         # Without any decision, the session has been at rest for longer than the channel keeps them.
         if not tasks or self._decisions.is_empty or not await self._is_told(tasks[-1]):
+            self._decisions.confirm(tasks)
             return False
         newest = takewhile(self._decisions.knows, reversed(tasks))
         self._decisions.confirm(reversed(list(newest)))
-        return True
+        # A session that has fewer entries than are known is another one: the query finds that out.
+        known = self._snapshot.next_seq if self._snapshot else 0
+        return self._decisions.find_rev(tasks[-1]) >= known
 
     async def _use_decisions(self) -> bool:
         """Use what the live channel tells of confirmed tasks. Returns False if the session has to be asked."""
@@ -528,6 +533,9 @@ class Hub:
             self._publish(Snapshot(first, status, self._live.merge(self._described)))
         known = self.snapshot.next_seq
         new = [entry for entry in entries if entry.seq >= known]
+        if status.rev < known:
+            # The session's answer was newer.
+            return True
         if status.rev != known + len(new) or (new and new[0].seq != known):
             return False
         self._add(new, status)

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from clew.live.channel import Said
 from clew.session.events.feed import Flight
+from clew.session.live.channel import Said
 from clew_workflows.contract.outputs import FollowPage, ReplyProgress, ToolProgress
 from clew_workflows.host.local_runs import Decided
 
@@ -114,6 +114,17 @@ class LiveDecisions:
     def knows(self, task: Task) -> bool:
         """Whether it is known what a task has decided, or that the channel does not have it."""
         return task in self._known
+
+    def find_rev(self, task: Task) -> int:
+        """Find the number of entries after a task; -1: it is not known."""
+        page = self._known.get(task)
+        return page.status.rev if page and page.status else -1
+
+    def skip(self) -> None:
+        """Use none of the tasks that the history has so far."""
+        if self.confirmed:
+            self._used = self.confirmed[-1]
+            self.confirmed.clear()
 
     def use(self, task: Task) -> FollowPage | None:
         """Use what a confirmed task has decided; None: it is not known, and the session has to be asked."""

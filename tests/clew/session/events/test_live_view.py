@@ -1,4 +1,4 @@
-"""What viewers make of the live channel's items: each word once, whatever comes twice, late, never or by heartbeats."""
+"""What viewers make of the live channel's items: each word once, also if they come twice, late or not at all."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clew.live.channel import Said
 from clew.session.events.feed import Flight
 from clew.session.events.live_view import SILENT_SECONDS, LiveDecisions, LiveFlights
+from clew.session.live.channel import Said
 from clew_workflows.contract.outputs import ReplyProgress
 from clew_workflows.host.local_runs import Decided
 
@@ -43,7 +43,7 @@ def read(live: LiveFlights, *described: Flight) -> str | None:
 @st.composite
 def make_stream(draw: st.DrawFn) -> list[Said]:
     """Make the items of a reply: deltas, and now and then all of it."""
-    cuts = sorted(draw(st.sets(st.integers(1, len(TEXT) - 1)))) + [len(TEXT)]
+    cuts = [*sorted(draw(st.sets(st.integers(1, len(TEXT) - 1)))), len(TEXT)]
     items, start = [make_said(0, 0)], 0
     for cut in cuts:
         items.append(make_said(0 if draw(st.booleans()) else start, cut))

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from temporalio.client import Client
 
-from clew.live.channel import FIELD, Channel, Connection, Item, connect, find_errors, find_group
+from clew.session.live.channel import FIELD, Channel, Connection, Item, connect, find_errors, find_group
 from clew.session.transport import Pauses
 
 BLOCK_SECONDS = 5.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clew.live.channel import Channel, Said, check_address, find_group, list_secrets
+from clew.session.live.channel import Channel, Said, check_address, find_group, list_secrets
 from clew_workflows.contract.outputs import ReplyProgress, ToolProgress
 from clew_workflows.host.local_runs import Decided
 from tests.support.encrypted import make_encryption
@@ -13,7 +13,7 @@ REPLY = ReplyProgress(
     request_id="r-1", run_id="run-1", call_id="c-1", attempt=2, iteration=1, offset=3, text="a secret"
 )
 TOOL = ToolProgress(request_id="r-1", run_id="run-1", call_id="c-1", iteration=1, tool_call_id="t-1", name="look")
-ITEMS = [
+ITEMS: list[Said | Decided] = [
     Said("run", "7", 2, REPLY),
     Said("run", "8", 1, TOOL, has_ended=True),
     Decided("s-1", "run", 12, 1_700_000_000_123_456_789, {"entries": [], "status": {"rev": 1, "status": "idle"}}),
