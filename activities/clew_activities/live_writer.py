@@ -196,16 +196,17 @@ class LiveWriter:
             self._task = asyncio.create_task(self._run(self.channel))
 
     async def delete(self, session_id: str) -> None:
-        """Delete the stream of a session. If the server does not answer it vanishes after `KEPT_SECONDS`."""
+        """Delete the streams of a session. If the server does not answer, they vanish after `DECISIONS_SECONDS`."""
         if self.channel is None:
             return
+        self._decided = {key: decided for key, decided in self._decided.items() if decided.session_id != session_id}
         try:
             connection = self._connection or await connect(self.channel.address, WRITE_SECONDS)
             await connection.delete(self.channel.name_stream(session_id), self.channel.name_decisions(session_id))
             if connection is not self._connection:
                 await connection.aclose()
         except find_errors() as error:
-            log.warning("a deleted session's live text is kept for %d s: %s", KEPT_SECONDS, type(error).__name__)
+            log.warning("a deleted session's streams stay for %d s (%s)", DECISIONS_SECONDS, type(error).__name__)
 
     async def close(self) -> None:
         """Write no more."""

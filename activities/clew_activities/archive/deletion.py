@@ -73,7 +73,7 @@ class DeletionActivities:
             ApplicationError: `not_found`: there is nothing, and no earlier attempt has deleted it.
         """
         found = await self._archive.delete_rest(session_id)
-        await _delete_histories(session_id)
+        await self._delete_traces(session_id)
         if not found and activity.info().attempt == 1:
             raise make_not_found(session_id)
         return DeleteReceipt(deleted_segments=0)
@@ -93,12 +93,16 @@ class DeletionActivities:
         children = await asyncio.gather(*map(delete, await self._list_candidates(session_id)))
         deleted = [receipt for receipt in children if receipt]
         segments = await self._archive.delete(session_id)
-        await self._live.delete(session_id)
-        await _delete_histories(session_id)
+        await self._delete_traces(session_id)
         return DeleteReceipt(
             deleted_segments=segments + sum(receipt.deleted_segments for receipt in deleted),
             deleted_subagents=len(deleted) + sum(receipt.deleted_subagents for receipt in deleted),
         )
+
+    async def _delete_traces(self, session_id: str) -> None:
+        """Delete what is beside the archive. The streams are last: what a session's end says comes a moment later."""
+        await _delete_histories(session_id)
+        await self._live.delete(session_id)
 
     async def _list_candidates(self, session_id: str) -> list[str]:
         """List the ids that the session's subagents may have: in the archive, on the server, in the newest results.

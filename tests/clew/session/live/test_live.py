@@ -13,7 +13,15 @@ from bench.actions import read_actions
 from clew import Session
 from clew.contract.payloads import AssistantMessage
 from clew.local import Reply, ToolCall
-from clew.session.events import EntryCommitted, Restarted, SessionEvent, TextAdded, ToolProgressed, follow
+from clew.session.events import (
+    EntryCommitted,
+    Restarted,
+    SessionEvent,
+    TextAdded,
+    ToolProgressed,
+    follow,
+    live_view,
+)
 from tests.support.live import WORDS, LiveStack, connect, count_calls, run_live
 from tests.support.redis_server import RedisServer, run_redis, run_redis_cluster, run_secured_redis
 from tests.support.rolling import make_id
@@ -25,8 +33,9 @@ from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 @pytest.fixture
 def patient_viewers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a busy machine tell of a decision late: else viewers ask the session."""
+    """Let a busy machine be late: else viewers ask the session, and read heartbeats."""
     monkeypatch.setattr(follow, "TELLING_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(live_view, "SILENT_SECONDS", PATIENCE_SECONDS)
 
 
 @pytest.fixture
