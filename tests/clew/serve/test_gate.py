@@ -169,8 +169,10 @@ async def test_open_streams_are_counted() -> None:
         assert (await http.get("/health/live")).status_code == 200
         assert await count() == 0
         async with http.stream("GET", "/stream") as one, http.stream("GET", "/stream") as two:
-            await anext(one.aiter_text())
-            await anext(two.aiter_text())
+            # An iterator that nobody holds is closed, and its stream with it.
+            texts = one.aiter_text(), two.aiter_text()
+            for text in texts:
+                await anext(text)
             assert await count() == 2
         await wait_until(has_none)
 
