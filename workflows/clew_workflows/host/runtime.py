@@ -150,6 +150,8 @@ class Runtime:
     """
 
     def __init__(self, session: Session, waits: TimeLimits) -> None:
+        # Kept: a worker that stops closes the coroutines of its workflows in any thread, where no loop may run.
+        self._loop = asyncio.get_running_loop()
         self.waits, self.fullness = waits, Fullness()
         self.state: State
         self.thread: Thread
@@ -204,7 +206,7 @@ class Runtime:
         """Carry out what follows, and look at the waits, when the handlers that are ready have run."""
         self.note_handled()
         if self._settling is None:
-            self._settling = asyncio.get_running_loop().call_soon(self._settle)
+            self._settling = self._loop.call_soon(self._settle)
 
     def note_handled(self) -> None:
         """Note that the current workflow task handles something that the history has."""
