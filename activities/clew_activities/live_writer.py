@@ -152,7 +152,7 @@ class LiveWriter:
         The function may be called in the event loop's thread alone.
         """
         if self.channel is None:
-            yield _note_nothing
+            yield note_nothing
             return
         info = activity.info()
         session_id = info.workflow_id or ""
@@ -289,5 +289,5 @@ class LiveWriter:
                 log.debug("the connection of live text did not close: %s", type(error).__name__)
 
 
-def _note_nothing() -> None:
+def note_nothing() -> None:
     """Note that something is new: nobody is told."""

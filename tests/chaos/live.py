@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import signal
 from contextlib import AsyncExitStack
 from typing import Self
 
 from clew.contract.payloads import AssistantMessage
-from clew.local.child import LOOPBACK, Child, accepts_connections, child_process, free_ports
 from clew.session.events import EntryCommitted, Restarted, SessionEvent, TextAdded
 from clew.session.live.channel import VARIABLE
-from tests.chaos.processes import send_signal
-
-START_SECONDS = 30.0
-EMPTY = b"*1\r\n$8\r\nFLUSHALL\r\n"
+from tests.support.redis_server import PROGRAM, RedisServer, run_redis
 
 
 class LiveServer:
@@ -28,50 +23,40 @@ class LiveServer:
 
     def __init__(self) -> None:
         self.faults = 0
-        (self._port,) = free_ports(1)
-        self._program = shutil.which("redis-server")
-        self.env = {VARIABLE: f"redis://{LOOPBACK}:{self._port}"} if self._program else dict[str, str]()
+        self.env: dict[str, str] = {}
         self._stack = AsyncExitStack()
         self._failing = asyncio.Lock()
-        self._child: Child | None = None
+        self._redis: RedisServer | None = None
 
     async def __aenter__(self) -> Self:
-        await self._start()
+        if shutil.which(PROGRAM):
+            self._redis = await self._stack.enter_async_context(run_redis())
+            self.env = {VARIABLE: self._redis.address}
         return self
 
     async def __aexit__(self, *_error: object) -> None:
-        send_signal(self._child, signal.SIGCONT)
         await self._stack.aclose()
 
     async def fail(self, how: str, seconds: float) -> None:
         """Have the server fail for some seconds, in one of the ways of `LIVE_FAULTS`."""
-        if self._child is None or self._failing.locked():
+        redis = self._redis
+        if redis is None or self._failing.locked():
             return
         async with self._failing:
             self.faults += 1
             match how:
                 case "kill":
-                    await self._child.kill()
+                    await redis.kill()
                     await asyncio.sleep(seconds)
-                    await self._start()
+                    await redis.start()
                 case "pause":
-                    send_signal(self._child, signal.SIGSTOP)
+                    redis.pause()
                     try:
                         await asyncio.sleep(seconds)
                     finally:
-                        send_signal(self._child, signal.SIGCONT)
+                        redis.resume()
                 case _:
-                    _, writer = await asyncio.open_connection(LOOPBACK, self._port)
-                    writer.write(EMPTY)
-                    await writer.drain()
-                    writer.close()
-
-    async def _start(self) -> None:
-        if self._program is None:
-            return
-        command = [self._program, "--port", str(self._port), "--bind", LOOPBACK, "--save", ""]
-        self._child = child = await self._stack.enter_async_context(child_process("redis", command))
-        await child.wait_until(lambda: accepts_connections(self._port), START_SECONDS)
+                    await redis.call("FLUSHALL")
 
 
 class Texts:

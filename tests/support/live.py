@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from temporalio.client import Client
 
 from clew import Clew, Session
 from tests.support.provider_server import FakeServer, Step, encode_events, make_chunk, run_fake_server
@@ -79,13 +78,13 @@ class LiveStack:
 
 @asynccontextmanager
 async def run_live(
-    stack: Stack, address: str, *, worker_address: str | None = "", queue: str | None = None, **options: Any
+    stack: Stack, address: str, *, worker_address: str | None = "", **options: Any
 ) -> AsyncIterator[LiveStack]:
     """Run a worker with a live channel.
 
     `worker_address`: the address that the worker has, if it is another one. `options`: those of `WorkerSettings`.
     """
-    queue = queue or f"live-{uuid.uuid4().hex}"
+    queue = f"live-{uuid.uuid4().hex}"
     sender = await Clew.connect(stack.server.address, task_queue=queue)
     viewer = await connect(stack, queue, address)
     live = address if worker_address == "" else worker_address
@@ -100,18 +99,3 @@ async def connect(stack: Stack, queue: str, address: str) -> Clew:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CLEW_LIVE", address)
         return await Clew.connect(stack.server.address, task_queue=queue)
-
-
-@contextmanager
-def count_calls(client: Client) -> Iterator[dict[str, int]]:
-    """Count the calls of a client to the server, by their names."""
-    service: Any = client.service_client
-    original, counts = service._rpc_call, dict[str, int]()
-
-    async def count(rpc: str, *args: Any, **options: Any) -> Any:
-        counts[rpc] = counts.get(rpc, 0) + 1
-        return await original(rpc, *args, **options)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(service, "_rpc_call", count)
-        yield counts

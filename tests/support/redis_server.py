@@ -8,7 +8,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from clew.local.child import LOOPBACK, Child, accepts_connections, child_process
 from tests.support.tls import make_certificates
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
+PROGRAM = "redis-server"
 REDIS_MISSING = "these tests need Redis: apt-get install redis-server"
 PASSWORD = "not-to-be-seen"
 SLOTS = 16384
@@ -64,7 +65,8 @@ class RedisServer:
     def resume(self) -> None:
         """Let its process go on."""
         assert self._child
-        os.kill(self._child.pid, signal.SIGCONT)
+        with suppress(ProcessLookupError):
+            os.kill(self._child.pid, signal.SIGCONT)
 
     async def call(self, *command: object) -> Any:
         """Send a command, and return the answer."""
@@ -132,7 +134,7 @@ async def run_redis_cluster(size: int = 3) -> AsyncIterator[list[RedisServer]]:
 
 
 def _find_program() -> str:
-    program = shutil.which("redis-server")
+    program = shutil.which(PROGRAM)
     if program is None:
         if os.environ.get("CI"):
             pytest.fail(REDIS_MISSING)

@@ -50,14 +50,14 @@ class ReplyInProgress:
         decoder: The decoder of the reply; None until the request is made.
         attempt: The attempt, with its times.
         reduced: The request without what its provider has refused; None until it is made.
-        note_growth: Called when more was read.
+        note_growth: Called when more was read; None: nobody is told.
     """
 
     def __init__(self, call: CallModel, prices: Prices, number: int) -> None:
         self.call = call
         self.prices = prices
         self._number = number
-        self.note_growth: Callable[[], None] = _note_nothing
+        self.note_growth: Callable[[], None] | None = None
         self.meta: ContextMeta | None = None
         self.decoder: RedactedDecoder | None = None
         self.reduced: Reduced | None = None
@@ -216,10 +216,6 @@ class ReplyInProgress:
                 }
             )
         return add_cost(self.prices, reported)
-
-
-def _note_nothing() -> None:
-    """Note that more was read: nobody is told."""
 
 
 def _read_earlier_usage(details: Sequence[Any]) -> Usage | None:

@@ -522,12 +522,12 @@ class RedactedDecoder(_DecoderWrapper):
         begun_after: Seconds until the reply began; None: it has not begun.
         fitting: What the request had otherwise than its context; None until it is sent.
         sent: What the provider received; None until it is sent.
-        note_growth: Called when more was read.
+        note_growth: Called when more was read; None: nobody is told.
     """
 
     def __init__(self, decoder: Decoder, redaction: Redaction) -> None:
         super().__init__(decoder)
-        self.note_growth: Callable[[], None] = _note_nothing
+        self.note_growth: Callable[[], None] | None = None
         self.redaction = redaction
         self.begun_after: float | None = None
         self.fitting: Fitting | None = None
@@ -546,7 +546,8 @@ class RedactedDecoder(_DecoderWrapper):
         self._decoder.feed(event, data)
         if self.begun_after is None and (self._decoder.text or self._decoder.thinking or self._decoder.tool_name):
             self.begun_after = time.monotonic() - self._made_at
-        self.note_growth()
+        if self.note_growth:
+            self.note_growth()
 
     @property
     def text(self) -> str:
@@ -598,10 +599,6 @@ class RedactedDecoder(_DecoderWrapper):
                 "malformed": None if malformed is None else self.redaction.redact_text(malformed),
             }
         )
-
-
-def _note_nothing() -> None:
-    """Note that more was read: nobody is told."""
 
 
 def _replace_content(reply: ModelReply, content: str) -> ModelReply:

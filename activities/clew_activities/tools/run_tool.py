@@ -18,7 +18,7 @@ from clew.tools import Tool, ToolContext
 from clew.tools.definition import DEFAULT_TIMEOUT_SECONDS
 from clew_activities.archive.blob_store import Blobs
 from clew_activities.heartbeats import send_heartbeats
-from clew_activities.live_writer import LiveWriter
+from clew_activities.live_writer import LiveWriter, note_nothing
 from clew_activities.offload import count_tokens
 from clew_activities.providers.sanitize import clean
 from clew_activities.tools.mcp.mcp_settings import McpRefused, McpUnavailable
@@ -54,7 +54,7 @@ class Progress:
     """The newest progress of one call, for its viewers."""
 
     def __init__(self, call: RunTool) -> None:
-        self._loop, self._note_report = asyncio.get_running_loop(), _note_nothing
+        self._loop, self._note_report = asyncio.get_running_loop(), note_nothing
         self._progress = ToolProgress(
             request_id=call.request_id,
             run_id=call.run_id,
@@ -366,10 +366,6 @@ def _make_error(text: str, call: RunTool) -> ToolAnswered:
 
 def _describe_error(error: BaseException) -> str:
     return clean(f"{type(error).__name__}: {_make_text(error)}"[:MAX_ERROR_CHARACTERS])
-
-
-def _note_nothing() -> None:
-    """Note that there is another report: nobody is told."""
 
 
 def _make_text(value: object) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from bench.actions import read_actions
+from bench.streaming import count_calls
 from clew import Session
 from clew.contract.payloads import AssistantMessage
 from clew.local import Reply, ToolCall
@@ -22,7 +23,7 @@ from clew.session.events import (
     follow,
     live_view,
 )
-from tests.support.live import WORDS, LiveStack, connect, count_calls, run_live
+from tests.support.live import WORDS, LiveStack, connect, run_live
 from tests.support.redis_server import RedisServer, run_redis, run_redis_cluster, run_secured_redis
 from tests.support.rolling import make_id
 from tests.support.stack import Stack
@@ -183,7 +184,7 @@ def is_reply(event: SessionEvent) -> bool:
 
 
 async def test_an_emptied_server_is_filled_again(stack: Stack, redis: RedisServer) -> None:
-    """Who comes after that sees all that was said, within a second."""
+    """A viewer who comes after that sees all that was said, within a second."""
     async with run_live(stack, redis.address) as live:
         sent, followed = await live.open()
         live.speaker.begin()
