@@ -95,7 +95,7 @@ async def make_environment(queried: Queried, attempt: int = 1, beats: Sequence[A
         "127.0.0.1:1", lazy=True, interceptors=[queried], data_converter=pydantic_data_converter
     )
     made = ActivityEnvironment(client)
-    # The SDK's own time is a second, which a busy machine may take.
+    # The SDK's own times are a second, which a busy machine may take. A call ends itself before the second of them.
     time = timedelta(seconds=PATIENCE_SECONDS)
     made.info = replace(
         made.info,
@@ -104,6 +104,7 @@ async def make_environment(queried: Queried, attempt: int = 1, beats: Sequence[A
         attempt=attempt,
         heartbeat_details=beats,
         start_to_close_timeout=time,
+        schedule_to_close_timeout=time,
     )
     return made
 
