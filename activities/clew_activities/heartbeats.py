@@ -5,12 +5,13 @@ progress, and their answers bring cancellations. Temporal Cloud charges for each
 every 4 seconds, and more where somebody has use of them:
 
 - While a viewer follows the session, what is new is sent at once, at first every 0.2 seconds. Readers of a long reply
-  are behind it anyway: it comes every 0.5 seconds after the first of it, and every second after six.
+  are behind it anyway: it comes more and more rarely, after five seconds every second.
 - When the session cancels its calls, the next heartbeats follow at once: the first answer after the server knows of
   it brings the cancellation.
 
 A session in the same process tells both (`LOCAL_RUNS`). Otherwise the activity asks: it describes its workflow, which
-costs no heartbeat, and queries whether there are viewers once it has something to show.
+costs no heartbeat, and queries whether there are viewers once it has something to show. Viewers that have the live
+channel follow by it, and ask for heartbeats only while it is silent.
 """
 
 from __future__ import annotations
@@ -36,12 +37,8 @@ REST_SECONDS = 4.0
 """Seconds between two heartbeats of an activity that nobody follows; never more than half the heartbeat timeout."""
 SHOWN_SECONDS = 0.2
 """Seconds between two heartbeats that show something new, at first; the worker's throttle, too."""
-LATER_SHOWN_SECONDS = 0.5
-"""The same after the first `QUICK_HEARTBEATS`."""
 LONG_SHOWN_SECONDS = 1.0
-"""The same after the first `PROMPT_HEARTBEATS`."""
-QUICK_HEARTBEATS = 5
-PROMPT_HEARTBEATS = 15
+"""The same of an activity that has shown what is new for five times as long."""
 MAX_SHOWN_SECONDS = 2.0
 """Longest time between two of them in a worker with many activities that are followed."""
 BEATS_PER_SECOND = 100
@@ -65,35 +62,33 @@ ASK_SECONDS = 5
 
 @asynccontextmanager
 async def send_heartbeats(
-    details: Callable[[], Sequence[Any]] = lambda: (), shows: Callable[[], object] | None = None
-) -> AsyncIterator[None]:
-    """Send heartbeats with `details()` while the body runs.
+    details: Callable[[], Sequence[Any]] = lambda: (), *, shows: bool = False
+) -> AsyncIterator[Callable[[], None]]:
+    """Send heartbeats with `details()` while the body runs. It calls the given function when they may be new.
 
     The first one follows after 4 seconds, so that the server has no work with an activity that ends soon. A repeated
     attempt sends one before the body starts: until then the server shows that of the attempt before.
 
     Args:
         details: Makes a heartbeat's details.
-        shows: Returns another value where the details have something new for viewers. None: viewers see nothing of
-            the activity, and no session waits for its end after a cancellation.
+        shows: Viewers see the first of the details, and the session waits for the activity's end after a
+            cancellation.
     """
     if activity.info().attempt > 1:
         activity.heartbeat(*details())
-    beat = _Beat(details, shows)
+    beat = _Beat(details, shows=shows)
     try:
         with LOCAL_RUNS.listen(activity.info().workflow_run_id or "", beat.hear):
             beat.begin()
-            yield
+            yield beat.note
     finally:
         beat.end()
 
 
-def compute_shown_interval(sent: int, followed: int) -> float:
-    """Compute the time until an activity may show more. It has `sent` such heartbeats, `followed` are followed."""
-    later = LATER_SHOWN_SECONDS if sent < PROMPT_HEARTBEATS else LONG_SHOWN_SECONDS
-    return max(
-        SHOWN_SECONDS if sent < QUICK_HEARTBEATS else later, min(followed / BEATS_PER_SECOND, MAX_SHOWN_SECONDS)
-    )
+def compute_shown_interval(seconds: float, followed: int) -> float:
+    """Compute the time until an activity may show more. It has for these seconds; `followed` are followed."""
+    own = min(max(SHOWN_SECONDS, seconds / 5), LONG_SHOWN_SECONDS)
+    return max(own, min(followed / BEATS_PER_SECOND, MAX_SHOWN_SECONDS))
 
 
 def compute_check_interval(asking: int) -> float:
@@ -113,7 +108,7 @@ _asking: set[_Beat] = set()
 class _Beat:
     """The heartbeats of one activity: timers, as most activities end before one is due. A task would run twice."""
 
-    def __init__(self, details: Callable[[], Sequence[Any]], shows: Callable[[], object] | None) -> None:
+    def __init__(self, details: Callable[[], Sequence[Any]], *, shows: bool) -> None:
         self._info = activity.info()
         self._run_id = self._info.workflow_run_id or ""
         self._details, self._shows = details, shows
@@ -121,8 +116,9 @@ class _Beat:
         self._rest = compute_rest_interval(self._info.heartbeat_timeout)
         self._begun_at = self._sent_at = self._checked_at = self._loop.time()
         self._followed_until = -math.inf
-        self._shown: object = shows() if shows else None
-        self._shown_times = 0
+        self._shown = details()[:1]
+        self._is_noted = False
+        self._shown_from: float | None = None
         # Of a session in another process: when viewers are asked for next, and the number of their queries.
         self._ask_at = self._begun_at + FIRST_QUESTION_SECONDS
         self._ask_pause = self._rest
@@ -135,7 +131,7 @@ class _Beat:
     @property
     def is_followed(self) -> bool:
         """Whether viewers read the details."""
-        return self._shows is not None and self._loop.time() < self._followed_until
+        return self._shows and self._loop.time() < self._followed_until
 
     def begin(self) -> None:
         """Begin to send."""
@@ -152,6 +148,10 @@ class _Beat:
             timer.cancel()
         for task in self._tasks:
             task.cancel()
+
+    def note(self) -> None:
+        """Note that the details may show something new."""
+        self._is_noted = True
 
     def hear(self, news: News) -> None:
         """Take news of the session, in any thread."""
@@ -197,24 +197,31 @@ class _Beat:
 
     @property
     def _shown_interval(self) -> float:
-        return compute_shown_interval(self._shown_times, len(_followed))
+        shown_for = 0.0 if self._shown_from is None else self._loop.time() - self._shown_from
+        return compute_shown_interval(shown_for, len(_followed))
+
+    @property
+    def _has_news(self) -> bool:
+        """Whether the details show something new."""
+        self._is_noted = self._is_noted and self._details()[:1] != self._shown
+        return self._is_noted
 
     @property
     def _asks(self) -> bool:
         """Whether another process serves the session, and matters to its viewers or its cancellations."""
-        return self._shows is not None and not LOCAL_RUNS.is_served(self._run_id)
+        return self._shows and not LOCAL_RUNS.is_served(self._run_id)
 
     def _tick(self) -> None:
         now = self._loop.time()
-        has_news = self._shows is not None and self._shows() != self._shown
         if not self.is_followed:
             _followed.discard(self)
         if self._asks:
-            self._ask(now, has_news=has_news)
+            self._ask(now)
         if now - self._sent_at >= self._rest - 0.001:
             self._send()
-        elif has_news and self.is_followed and now - self._sent_at >= self._shown_interval - 0.001:
-            self._shown_times += 1
+        elif self.is_followed and now - self._sent_at >= self._shown_interval - 0.001 and self._has_news:
+            if self._shown_from is None:
+                self._shown_from = now
             self._send()
         self._schedule()
 
@@ -222,15 +229,16 @@ class _Beat:
         if self._has_ended:
             return
         self._sent_at = self._loop.time()
-        self._shown = self._shows() if self._shows else None
-        activity.heartbeat(*self._details())
+        details = self._details()
+        self._is_noted, self._shown = False, details[:1]
+        activity.heartbeat(*details)
 
-    def _ask(self, now: float, *, has_news: bool) -> None:
+    def _ask(self, now: float) -> None:
         """Ask the server and the session what a session in this process would tell."""
         if now - self._checked_at >= compute_check_interval(len(_asking)) - 0.001:
             self._checked_at = now
             self._start(self._check())
-        if has_news and now >= self._ask_at and not self.is_followed:
+        if now >= self._ask_at and not self.is_followed and self._has_news:
             # Each question costs as much as a heartbeat: of a long call they become rare.
             self._ask_at, self._ask_pause = now + self._ask_pause, 2 * self._ask_pause
             self._start(self._look_for_viewers())

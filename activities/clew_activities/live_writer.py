@@ -1,4 +1,4 @@
-"""The worker's side of the live channel: it writes what calls have said to their sessions' streams.
+"""What calls show while they run: workers write it to the live channel, and their heartbeats have it.
 
 A call only marks that it has said something new. One task writes for all calls of the process: the newest of each, in
 one request. No call waits for it, and it keeps no queue: while the server does not answer, calls go on, and the first
@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from temporalio import activity
 
 from clew.session.live.channel import FIELD, Channel, Connection, Item, Said, connect, find_errors
 from clew.session.transport import Pauses
+from clew_activities.heartbeats import send_heartbeats
 from clew_workflows.contract.outputs import ReplyProgress, ToolProgress
 from clew_workflows.host.local_runs import LOCAL_RUNS, Decided
 
@@ -52,6 +53,8 @@ LONGEST_PAUSE_SECONDS = 10.0
 
 Read: TypeAlias = Callable[[int, int], ReplyProgress | ToolProgress]
 """Reads what a call has said: its text and its reasoning from these characters on."""
+Note: TypeAlias = Callable[[], None]
+"""Notes that a call has said something new. Called in the event loop's thread alone."""
 
 log = logging.getLogger("clew.worker")
 
@@ -129,7 +132,7 @@ def _encode(channel: Channel, writing: _Writing) -> bytes:
 
 @dataclass(eq=False)
 class LiveWriter:
-    """Writes what the calls of a process say. Without a channel it writes nothing.
+    """Shows what the calls of a process say. Without a channel their heartbeats alone show it.
 
     Attributes:
         channel: The channel; None: there is none.
@@ -145,32 +148,40 @@ class LiveWriter:
     _publish: Callable[[Decided], None] | None = None
     _is_closed: bool = False
 
-    @contextmanager
-    def show(self, read: Read) -> Iterator[Callable[[], None]]:
+    @asynccontextmanager
+    async def show(self, describe: Callable[[], Sequence[Any]], read: Read) -> AsyncIterator[Note]:
         """Show what the current activity says while the body runs. It calls the given function when something is new.
 
-        The function may be called in the event loop's thread alone.
+        Args:
+            describe: Makes the details of a heartbeat.
+            read: Reads the same for the channel.
         """
-        if self.channel is None:
-            yield note_nothing
-            return
-        info = activity.info()
-        session_id = info.workflow_id or ""
-        call = _Call(
-            session_id,
-            self.channel.name_stream(session_id),
-            info.workflow_run_id or "",
-            read,
-            info.activity_id,
-            info.attempt,
-        )
-        self._calls.add(call)
-        self._note(call)
-        try:
-            yield lambda: self._note(call)
-        finally:
-            call.has_ended = True
+        async with send_heartbeats(describe, shows=True) as note_heartbeats:
+            if self.channel is None:
+                yield note_heartbeats
+                return
+            info = activity.info()
+            session_id = info.workflow_id or ""
+            call = _Call(
+                session_id,
+                self.channel.name_stream(session_id),
+                info.workflow_run_id or "",
+                read,
+                info.activity_id,
+                info.attempt,
+            )
+
+            def note() -> None:
+                note_heartbeats()
+                self._note(call)
+
+            self._calls.add(call)
             self._note(call)
+            try:
+                yield note
+            finally:
+                call.has_ended = True
+                self._note(call)
 
     def serve_sessions(self) -> None:
         """Write from now on what the sessions of this process decide."""
@@ -287,7 +298,3 @@ class LiveWriter:
                 await connection.aclose()
             except find_errors() as error:
                 log.debug("the connection of live text did not close: %s", type(error).__name__)
-
-
-def note_nothing() -> None:
-    """Note that something is new: nobody is told."""

@@ -10,7 +10,19 @@ from bench.recording import Machine, Measured, Record, read_records
 from docs.generate.tables import table
 
 BENCH = Path(__file__).parents[2] / "bench"
-_ORDER = ("history", "load", "actions", "media", "cache", "projection", "fairness", "encryption")
+_ORDER = (
+    "history",
+    "load",
+    "actions",
+    "live",
+    "first_word",
+    "tool_loop",
+    "media",
+    "cache",
+    "projection",
+    "fairness",
+    "encryption",
+)
 """The benches that readers of pages come for, by the beginnings of their names; the others follow."""
 
 

@@ -16,8 +16,6 @@ from temporalio.testing import ActivityEnvironment
 from clew_activities.heartbeats import (
     BEATS_PER_SECOND,
     MAX_SHOWN_SECONDS,
-    PROMPT_HEARTBEATS,
-    QUICK_HEARTBEATS,
     REST_SECONDS,
     compute_check_interval,
     compute_rest_interval,
@@ -31,9 +29,9 @@ from clew_workflows.host.local_runs import LOCAL_RUNS
 def test_few_activities_show_much_and_many_share_what_there_is() -> None:
     """A reply begins quickly; many replies that are followed at once share the worker's heartbeats."""
     assert [compute_shown_interval(0, number) for number in (1, 20)] == [0.2, 0.2]
-    assert [compute_shown_interval(sent, 1) for sent in (QUICK_HEARTBEATS, PROMPT_HEARTBEATS)] == [0.5, 1]
+    assert [compute_shown_interval(seconds, 1) for seconds in (1, 2.5, 5, 100)] == [0.2, 0.5, 1, 1]
     for number in range(50, 200):
-        assert number / compute_shown_interval(QUICK_HEARTBEATS, number) <= BEATS_PER_SECOND + 1e-6
+        assert number / compute_shown_interval(0, number) <= BEATS_PER_SECOND + 1e-6
     assert compute_shown_interval(0, 100_000) == MAX_SHOWN_SECONDS
 
 
@@ -71,12 +69,14 @@ class Running:
     Attributes:
         run_id: The session's workflow run.
         shown: What the activity shows.
+        note: Notes that it may have changed.
         beats: Its heartbeats, not yet read.
     """
 
     def __init__(self) -> None:
         self.run_id = uuid.uuid4().hex
         self.shown = 0
+        self.note: Callable[[], None] = lambda: None
         self.beats: asyncio.Queue[int] = asyncio.Queue()
 
     async def read_beat(self) -> int:
@@ -91,10 +91,9 @@ async def run_activity(shows: bool) -> AsyncIterator[Running]:
     environment = ActivityEnvironment()
     environment.info = replace(environment.info, workflow_run_id=running.run_id, heartbeat_timeout=HEARTBEAT_TIMEOUT)
     environment.on_heartbeat = running.beats.put_nowait
-    marker: Callable[[], object] | None = (lambda: running.shown) if shows else None
 
     async def work() -> None:
-        async with send_heartbeats(lambda: [running.shown], marker):
+        async with send_heartbeats(lambda: [running.shown], shows=shows) as running.note:
             begun.set()
             await over.wait()
 
@@ -113,9 +112,11 @@ async def test_a_viewer_sees_what_is_new_at_once() -> None:
     """From when it follows on, also from another thread: that of the session."""
     async with run_activity(shows=True) as running:
         running.shown = 1
+        running.note()
         await asyncio.to_thread(LOCAL_RUNS.tell, running.run_id, "followed")
         assert await running.read_beat() == 1
         running.shown = 2
+        running.note()
         assert await running.read_beat() == 2
         assert running.beats.empty()
 

@@ -66,7 +66,7 @@ def copy_database(folder: Path, backup: Path, has_one: bool) -> None:
         shutil.copy(file, backup)
 
 
-@pytest.mark.parametrize("left", ["older", "lost"])
+@pytest.mark.parametrize("left", ["older", pytest.param("lost", marks=pytest.mark.long)])
 async def test_an_archive_that_is_older_than_the_database(
     stack: Stack, bucket: str, tmp_path: Path, left: str
 ) -> None:
@@ -94,7 +94,7 @@ async def test_an_archive_that_is_older_than_the_database(
             assert report.clean, report.differences
 
 
-@pytest.mark.parametrize("left", ["older", "lost"])
+@pytest.mark.parametrize("left", ["older", pytest.param("lost", marks=pytest.mark.long)])
 async def test_a_database_that_is_older_than_the_archive(
     stack: Stack, bucket: str, tmp_path: Path, left: str
 ) -> None:

@@ -34,6 +34,7 @@ def test_a_long_round_has_seen_every_fault() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 async def test_a_round_that_an_error_ends_is_explained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """It counts as broken, and its evidence is kept."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

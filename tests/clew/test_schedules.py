@@ -350,6 +350,7 @@ async def test_a_request_may_take_longer_than_a_workflow_run(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 async def test_a_scheduled_request_survives_the_death_of_its_worker(stack: Stack, schedule_id: str) -> None:
     """SIGKILL while the model is called: another worker goes on, and the message is in the thread once."""
     queue = f"queue-{uuid.uuid4().hex}"

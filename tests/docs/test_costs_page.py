@@ -12,7 +12,7 @@ import pytest
 
 from clew import Agent
 from clew.local import Reply, ToolCall
-from clew_activities.heartbeats import LATER_SHOWN_SECONDS, REST_SECONDS, SHOWN_SECONDS
+from clew_activities.heartbeats import LONG_SHOWN_SECONDS, REST_SECONDS, SHOWN_SECONDS
 from clew_activities.model.model_table import OwnModels, OwnPrice
 from clew_workflows.host.execution import HEARTBEAT_TIMEOUT
 from clew_workflows.host.retries import PATIENT
@@ -92,8 +92,8 @@ def test_storage_and_models_cost_what_the_page_says() -> None:
 
 def test_heartbeats_come_as_the_page_says() -> None:
     """The constants of workers."""
-    shown = f"every {SHOWN_SECONDS:g} seconds at first, then every {LATER_SHOWN_SECONDS:g} seconds"
-    assert shown in PROSE
+    assert LONG_SHOWN_SECONDS == 1
+    assert f"every {SHOWN_SECONDS:g} seconds at first, then more and more rarely, at last every second" in PROSE
     assert f"sends a heartbeat every {REST_SECONDS:g} seconds" in PROSE
     assert f"After {HEARTBEAT_TIMEOUT.total_seconds():g} seconds without a heartbeat" in PROSE
     assert PATIENT.initial_interval.total_seconds() == 1

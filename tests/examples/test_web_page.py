@@ -120,6 +120,7 @@ async def check_page(page: Page, session: Session) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 async def test_a_hundred_reconnects_lose_and_double_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages, streamed text, tools, an approval, a cancellation and a dead worker, while connections are reset."""
     monkeypatch.setattr(service, "RECONNECT_MILLISECONDS", 50)

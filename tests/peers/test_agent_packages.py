@@ -29,10 +29,22 @@ CASES += [
     ("litellm_client", "chat", {"answer": STORY, "streamed": STORY, "told": STORY}),
     ("instructor_client", "chat", {"TOOLS": "Porto", "JSON_SCHEMA": "Porto"}),
 ]
+IN_THE_GATE = [("agents_sdk", "responses"), ("pydantic_ai_agent", "chat"), ("instructor_client", "chat")]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("package", "api", "expected"), CASES, ids=[f"{name}-{api}" for name, api, _ in CASES])
+def list_cases() -> list[Any]:
+    """List the cases. The gate has some: each takes a process with its package."""
+    return [
+        pytest.param(
+            *(name, api, expected),
+            id=f"{name}-{api}",
+            marks=[pytest.mark.slow] if (name, api) in IN_THE_GATE else [pytest.mark.slow, pytest.mark.long],
+        )
+        for name, api, expected in CASES
+    ]
+
+
+@pytest.mark.parametrize(("package", "api", "expected"), list_cases())
 async def test_a_package_runs_its_tool_loop(stack: Stack, package: str, api: str, expected: dict[str, Any]) -> None:
     """It has a base URL and a key, and nothing else."""
     model = stack.add_model(simulate)

@@ -84,7 +84,9 @@ async def deliver(stack: Stack) -> Attempt:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "build", [build_python, build_javascript, build_go, build_rust], ids=lambda build: build.__name__
+    "build",
+    [build_python, build_javascript, build_go, pytest.param(build_rust, marks=pytest.mark.long)],
+    ids=lambda build: build.__name__,
 )
 async def test_a_library_verifies_a_notice(
     stack: Stack, tmp_path: Path, build: Callable[[Path], Sequence[str | Path]]

@@ -93,9 +93,9 @@ async def read_refused(session: Session) -> tuple[set[str], Recipe]:
 
 
 def list_cases() -> list[Any]:
-    """List the cases. The quick run has the first one: `test_pure_refusals` plays every wording."""
+    """List the cases. The gate has each third one: `test_pure_refusals` plays every wording."""
     return [
-        pytest.param(case, id=f"{case.row}-{case.kind}", marks=pytest.mark.slow if number else ())
+        pytest.param(case, id=f"{case.row}-{case.kind}", marks=pytest.mark.long if number % 3 else ())
         for number, case in enumerate(CASES)
     ]
 

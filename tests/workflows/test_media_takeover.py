@@ -36,6 +36,7 @@ def list_files(folder: Path, kind: str) -> list[Path]:
     return [path for path in folder.glob(f"store/**/{kind}/**/*") if path.is_file()]
 
 
+@pytest.mark.long
 async def test_an_upload_survives_the_death_of_its_worker(stack: Stack, tmp_path: Path) -> None:
     """SIGKILL between two chunks: the next worker takes the others, and no chunk is left."""
     queue, settings = f"queue-{uuid.uuid4().hex}", make_settings(tmp_path)
@@ -52,6 +53,7 @@ async def test_an_upload_survives_the_death_of_its_worker(stack: Stack, tmp_path
             assert not list_files(tmp_path, "uploads")
 
 
+@pytest.mark.long
 async def test_an_inspection_survives_the_death_of_its_worker(stack: Stack, tmp_path: Path) -> None:
     """SIGKILL while a child process reads a file: the next worker inspects it, and the child ends."""
     queue, settings = f"queue-{uuid.uuid4().hex}", make_settings(tmp_path)

@@ -34,7 +34,7 @@ def newer_version() -> Iterator[None]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kids", [(), ("k1",)], ids=["plain", "encrypted"])
+@pytest.mark.parametrize("kids", [pytest.param((), marks=pytest.mark.long), ("k1",)], ids=["plain", "encrypted"])
 async def test_a_session_of_a_newer_worker_waits_for_one(stack: Stack, kids: tuple[str, ...]) -> None:
     """An older worker can neither continue nor end it. It says why, and what arrives meanwhile is served later."""
     if kids:

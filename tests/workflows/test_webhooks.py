@@ -195,6 +195,7 @@ async def test_a_hanging_receiver_delays_nothing(stack: Stack, hooked: Clew, rec
 
 
 @pytest.mark.slow
+@pytest.mark.long
 async def test_a_delivery_survives_the_death_of_its_worker(stack: Stack, receiver: Receiver) -> None:
     """SIGKILL while the receiver hangs: another worker sends the same message again."""
     receiver.holds = asyncio.Event()

@@ -147,9 +147,8 @@ class ModelActivities:
             asyncio.CancelledError: The session has cancelled the call before the reply began, or the worker stops.
         """
         reading = ReplyInProgress(call, find_prices(call.model, self._own_models), activity.info().attempt)
-        async with send_heartbeats(reading.describe, reading.measure):
-            with self._live.show(reading.show) as reading.note_growth:
-                return await self._call(call, reading)
+        async with self._live.show(reading.describe, reading.show) as reading.note_growth:
+            return await self._call(call, reading)
 
     async def _call(self, call: CallModel, reading: ReplyInProgress) -> ModelAnswered | Outdated:
         if call.hooks is not None and call.hooks != self._hooks:
@@ -438,7 +437,7 @@ class CallSlots:
             ApplicationError: As `ModelActivities.call_model`.
             asyncio.CancelledError: As `ModelActivities.call_model`.
         """
-        async with send_heartbeats(shows=lambda: None):
+        async with send_heartbeats(shows=True):
             await self._slots.acquire()
         try:
             return await self._models.call_model(call)

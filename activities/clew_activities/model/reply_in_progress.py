@@ -113,11 +113,6 @@ class ReplyInProgress:
     def _faults(self) -> dict[str, int]:
         return _read_faults(activity.info().heartbeat_details)
 
-    def measure(self) -> tuple[object, ...]:
-        """Measure what heartbeats show: another value says that they show something new."""
-        decoder = self.decoder
-        return (len(decoder.text), len(decoder.thinking), decoder.tool_name) if decoder else (0, 0, None)
-
     @property
     def text(self) -> str:
         """The text that was read so far."""

@@ -17,8 +17,7 @@ from temporalio.service import RPCError
 from clew.tools import Tool, ToolContext
 from clew.tools.definition import DEFAULT_TIMEOUT_SECONDS
 from clew_activities.archive.blob_store import Blobs
-from clew_activities.heartbeats import send_heartbeats
-from clew_activities.live_writer import LiveWriter, note_nothing
+from clew_activities.live_writer import LiveWriter
 from clew_activities.offload import count_tokens
 from clew_activities.providers.sanitize import clean
 from clew_activities.tools.mcp.mcp_settings import McpRefused, McpUnavailable
@@ -51,10 +50,15 @@ _ANY: TypeAdapter[Any] = TypeAdapter(Any)
 
 
 class Progress:
-    """The newest progress of one call, for its viewers."""
+    """The newest progress of one call, for its viewers.
+
+    Attributes:
+        note_report: Called in the event loop when there is another report; None: nobody is told.
+    """
 
     def __init__(self, call: RunTool) -> None:
-        self._loop, self._note_report = asyncio.get_running_loop(), note_nothing
+        self.note_report: Callable[[], None] | None = None
+        self._loop = asyncio.get_running_loop()
         self._progress = ToolProgress(
             request_id=call.request_id,
             run_id=call.run_id,
@@ -64,15 +68,9 @@ class Progress:
             name=call.name,
         )
 
-    @property
-    def newest(self) -> ToolProgress:
-        """The newest report."""
-        return self._progress
-
-    def make_details(self) -> dict[str, Any]:
+    def describe(self) -> tuple[dict[str, Any]]:
         """Make the details of a heartbeat."""
-        details: dict[str, Any] = self._progress.as_dict()
-        return details
+        return (self._progress.as_dict(),)
 
     def report(self, text: object, fraction: object = None) -> None:
         """Take a report of the tool, from any thread. One that cannot be written would fail the heartbeat."""
@@ -81,17 +79,14 @@ class Progress:
         self._progress = self._progress.model_copy(
             update=reported | {"fraction": float(fraction) if is_number else None}  # type: ignore[arg-type]
         )
-        # The loop may be closed while a worker stops.
-        with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._note_report)
+        if self.note_report is not None:
+            # The loop may be closed while a worker stops.
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self.note_report)
 
     def show(self, _text_from: int, _thinking_from: int) -> ToolProgress:
         """Show the newest report."""
         return self._progress
-
-    def tell(self, note_report: Callable[[], None]) -> None:
-        """Call a function in the event loop when there is another report."""
-        self._note_report = note_report
 
 
 class ToolActivities:
@@ -129,10 +124,8 @@ class ToolActivities:
     async def run_tool(self, call: RunTool) -> ToolAnswered:
         """Make one attempt of a tool call. Every failure of the tool becomes a result that the model reads."""
         progress = Progress(call)
-        async with send_heartbeats(lambda: [progress.make_details()], lambda: progress.newest):
-            with self._live.show(progress.show) as note_report:
-                progress.tell(note_report)
-                answer = await self._answer(call, progress)
+        async with self._live.show(progress.describe, progress.show) as progress.note_report:
+            answer = await self._answer(call, progress)
             details = activity.cancellation_details()
             if details and (details.cancel_requested or details.not_found) and not answer.in_doubt:
                 await _send_late_result(call, answer)

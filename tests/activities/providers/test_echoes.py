@@ -62,7 +62,8 @@ async def test_no_failure_tells_the_key(
 
 
 @pytest.mark.parametrize(
-    "part", [pytest.param(part, marks=pytest.mark.slow) if part == "cut" else part for part in REPLIES]
+    "part",
+    [pytest.param(part, marks=[pytest.mark.slow, pytest.mark.long]) if part == "cut" else part for part in REPLIES],
 )
 async def test_no_reply_tells_the_key(part: str, server: FakeServer, client: httpx.AsyncClient) -> None:
     """Neither its text, nor its thinking, nor its tool calls, nor what could be seen of them before their end."""

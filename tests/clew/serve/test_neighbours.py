@@ -124,6 +124,7 @@ FLOODS = [
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.long
 async def test_a_flood_costs_others_little(stack: Stack, tmp_path: Path) -> None:
     """The requests of another tenant are at most half a second later than elsewhere, and the process stays small."""
     tenants = [f"t-{uuid.uuid4().hex[:12]}" for _ in range(2)]

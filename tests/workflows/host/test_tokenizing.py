@@ -54,6 +54,7 @@ async def test_results_of_tools_are_not_tokenized_in_the_workflow(stack: Stack, 
 
 
 @pytest.mark.slow
+@pytest.mark.long
 async def test_replies_and_summaries_are_not_tokenized_in_the_workflow(stack: Stack, tokenized: Tokenized) -> None:
     """The activities that get them from a model have counted them."""
     session = await stack.open(lambda _body: Reply(LARGE), encoding="o200k_base")

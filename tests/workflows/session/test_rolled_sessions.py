@@ -12,7 +12,9 @@ from tests.support.rolled_sessions import RolledSession, run_session
 SHORT, LONG = range(1, 5), range(5, 45)
 
 
-@pytest.mark.parametrize("seeds", [SHORT, pytest.param(LONG, marks=pytest.mark.slow)], ids=["short", "long"])
+@pytest.mark.parametrize(
+    "seeds", [SHORT, pytest.param(LONG, marks=[pytest.mark.slow, pytest.mark.long])], ids=["short", "long"]
+)
 def test_every_context_is_that_of_the_complete_thread(seeds: range) -> None:
     """So are the contexts of earlier calls, those that readers and the audit build, and the ranges of summaries."""
     counts = sum(map(run_session, seeds), Counter[str]())

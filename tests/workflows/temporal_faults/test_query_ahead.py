@@ -467,6 +467,7 @@ async def test_a_full_cache_refuses_a_query_once(stack: Stack, monkeypatch: pyte
 
 
 @pytest.mark.slow
+@pytest.mark.long
 async def test_a_paused_worker_leaves_histories_that_can_be_replayed(stack: Stack) -> None:
     """A worker is stopped several times under messages and queries: every history is replayed."""
     queue = f"queue-{uuid.uuid4().hex}"

@@ -304,6 +304,7 @@ def _activity_of(event: HistoryEvent) -> int | None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 async def test_a_worker_that_pauses_loses_nothing() -> None:
     """SIGSTOP and SIGCONT at any moment, with rollovers, signals and refused updates: thread and history agree."""
     report = await run_benchmark(tries=4, at_once=4, seed=1)

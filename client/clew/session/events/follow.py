@@ -9,6 +9,7 @@ server. Viewers read the newest snapshot when they are ready for it.
 from __future__ import annotations
 
 import asyncio
+import math
 import weakref
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Sequence
@@ -57,9 +58,7 @@ T = TypeVar("T")
 HEARTBEAT_SECONDS = 0.1
 """Seconds between two reads of the heartbeats."""
 QUIET_HEARTBEAT_SECONDS = 1.0
-"""Seconds between two reads of the heartbeats of calls that have not changed for a while."""
-QUIET_AFTER_SECONDS = 10.0
-"""Seconds without a change after which the heartbeats are read less often."""
+"""The same of calls that have not changed for ten times as long."""
 LIVE_SECONDS = 5.0
 """Seconds between two reads of the heartbeats of calls that the live channel tells of."""
 RENEWAL_SECONDS = 20.0
@@ -492,10 +491,7 @@ class Hub:
 
     async def _catch_up(self, run_id: str, watch: Watch) -> bool:
         """Learn from the live channel what the session has decided before. Returns whether it has the newest."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(TELLING_SECONDS):
-                await watch.begun.wait()
-        tasks = await read_newest_tasks(self.handle, run_id)
+        tasks, _ = await asyncio.gather(read_newest_tasks(self.handle, run_id), _wait_for_first_items(watch))
         # Without any decision, the session has been at rest for longer than the channel keeps them.
         if not tasks or self._decisions.is_empty or not await self._is_told(tasks[-1]):
             self._decisions.confirm(tasks)
@@ -598,9 +594,9 @@ class Hub:
                     self._must_ask = True
                     decided.set()
                 self._wants_heartbeats = is_silent
-                is_quiet = self._now() - changed_at > QUIET_AFTER_SECONDS
+                unchanged = math.inf if is_live else self._now() - changed_at
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(QUIET_HEARTBEAT_SECONDS if is_quiet or is_live else HEARTBEAT_SECONDS):
+                    async with asyncio.timeout(min(max(HEARTBEAT_SECONDS, unchanged / 10), QUIET_HEARTBEAT_SECONDS)):
                         await called.wait()
 
     async def _look_at_subagents(self) -> None:
@@ -678,6 +674,13 @@ class Hub:
     @staticmethod
     def _now() -> float:
         return asyncio.get_running_loop().time()
+
+
+async def _wait_for_first_items(watch: Watch) -> None:
+    """Wait until what the live channel has of a session has been taken, if it answers."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(TELLING_SECONDS):
+            await watch.begun.wait()
 
 
 async def _run_until_first(*work: Coroutine[Any, Any, None]) -> None:

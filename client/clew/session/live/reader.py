@@ -27,6 +27,8 @@ KEPT_SECONDS = 60
 FIRST_PAUSE_SECONDS = 0.2
 LONGEST_PAUSE_SECONDS = 5.0
 """Seconds until a server that has not answered is asked again, at first and at most."""
+IDLE_SECONDS = 30.0
+"""Seconds without a viewer after which the connection is closed. The viewers of a session's next message find it."""
 BEGINNING = b"0-0"
 
 log = logging.getLogger("clew")
@@ -112,12 +114,17 @@ class Reader:
         self._groups: dict[int, _Group] = {}
         self._connection: Connection | None = None
         self._connecting = asyncio.Lock()
+        self._viewers, self._changed = 0, asyncio.Event()
+        self._holding: asyncio.Task[None] | None = None
         self._is_cluster: bool | None = None
 
     @contextmanager
     def watch(self, session_id: str, take: Callable[[Sequence[Item]], None]) -> Iterator[Watch]:
         """Read a session's streams while the body runs, from their oldest items on."""
         watch = Watch(session_id, take)
+        self._count(1)
+        if self._holding is None:
+            self._holding = asyncio.create_task(self._hold())
         task = asyncio.create_task(self._add(watch))
         try:
             yield watch
@@ -129,6 +136,11 @@ class Reader:
                     del self._groups[number]
                     if group.task:
                         group.task.cancel()
+            self._count(-1)
+
+    def _count(self, more: int) -> None:
+        self._viewers += more
+        self._changed.set()
 
     async def _add(self, watch: Watch) -> None:
         """Read what the session's streams have, and have the group read them from there on."""
@@ -156,6 +168,21 @@ class Reader:
             await connection.xadd(group.wake, {FIELD: b""}, maxlen=1, approximate=False)
             await connection.expire(group.wake, KEPT_SECONDS)
 
+    async def _hold(self) -> None:
+        """Hold the connection until there has been no viewer for a while."""
+        try:
+            is_over = False
+            while not is_over:
+                self._changed.clear()
+                try:
+                    async with asyncio.timeout(None if self._viewers else IDLE_SECONDS):
+                        await self._changed.wait()
+                except TimeoutError:
+                    is_over = not self._viewers
+        finally:
+            self._holding = None
+            await self._disconnect()
+
     async def _connect(self) -> Connection:
         async with self._connecting:
             if self._connection is None:
@@ -176,13 +203,6 @@ class Reader:
                 await connection.aclose()
 
     async def _read(self, group: _Group) -> None:
-        try:
-            await self._read_on(group)
-        finally:
-            if not self._groups:
-                await self._disconnect()
-
-    async def _read_on(self, group: _Group) -> None:
         pauses = Pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         while group.cursors:
             try:

@@ -22,7 +22,7 @@ OTHER = "Another attempt of the model tells it in other words. " * 2
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("again", [STORY, OTHER], ids=["alike", "otherwise"])
+@pytest.mark.parametrize("again", [pytest.param(STORY, marks=pytest.mark.long), OTHER], ids=["alike", "otherwise"])
 async def test_a_stream_goes_on_after_its_worker_has_died(stack: Stack, again: str) -> None:
     """SIGKILL in the middle of a reply: the same stream ends with the reply that another worker has got.
 
@@ -68,7 +68,7 @@ async def test_a_stream_goes_on_after_its_worker_has_died(stack: Stack, again: s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("again", [STORY, OTHER], ids=["alike", "otherwise"])
+@pytest.mark.parametrize("again", [pytest.param(STORY, marks=pytest.mark.long), OTHER], ids=["alike", "otherwise"])
 async def test_a_completion_goes_on_after_its_worker_has_died(stack: Stack, again: str) -> None:
     """SIGKILL in the middle of a stream of Chat Completions: its chunks are the text, once.
 

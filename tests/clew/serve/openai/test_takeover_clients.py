@@ -211,7 +211,7 @@ def check_readings(readings: Mapping[str, Reading], again: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("again", [STORY, OTHER], ids=["alike", "otherwise"])
+@pytest.mark.parametrize("again", [pytest.param(STORY, marks=pytest.mark.long), OTHER], ids=["alike", "otherwise"])
 async def test_streams_of_langchain_and_llm_go_on_after_their_worker_has_died(
     stack: Stack, tmp_path: Path, again: str
 ) -> None:
@@ -226,7 +226,7 @@ async def test_streams_of_langchain_and_llm_go_on_after_their_worker_has_died(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("again", [STORY, OTHER], ids=["alike", "otherwise"])
+@pytest.mark.parametrize("again", [pytest.param(STORY, marks=pytest.mark.long), OTHER], ids=["alike", "otherwise"])
 async def test_streams_of_clients_from_npm_go_on_after_their_worker_has_died(
     stack: Stack, npm_packages: Path, tmp_path: Path, again: str
 ) -> None:
