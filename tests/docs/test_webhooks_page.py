@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 from datetime import UTC, datetime
@@ -14,6 +15,7 @@ import pytest
 import standardwebhooks
 
 from clew import Agent
+from clew.contract import WebhookMessage
 from clew.schedules import Schedules
 from clew_activities.webhook_sending import read_webhook_settings
 from docs.generate import DOCS
@@ -75,6 +77,12 @@ async def test_the_schedules_of_the_page(stack: Stack, monkeypatch: pytest.Monke
     assert len(daily.next) > 1
     assert len(watch.next) > 1
     assert reminder.next == (names["at"].replace(second=0, microsecond=0),)
+
+
+def test_the_message_is_one_that_workers_send() -> None:
+    """The page's message has no other fields than those of the contract, and all that a message needs."""
+    message = WebhookMessage.model_validate_json(BODY)
+    assert message.model_dump(mode="json", exclude_none=True) == json.loads(BODY)
 
 
 async def test_the_python_sample_verifies_messages(
