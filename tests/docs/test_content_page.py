@@ -131,8 +131,8 @@ async def test_the_browser_sends_a_file_to_the_store(
             blob = (await run_block(finishing, names | {"upload_id": upload_id}))["blob"]
             send(blob)
             assert await receive() == {"uploaded": blob}
-            sent, _ = await session.transcript()
-            assert sent["content"][1]["blob"] == blob
+            sent: Any = (await session.transcript())[0]["content"]
+            assert sent[1]["blob"] == blob
             assert (blob["media_type"], blob.get("name"), blob["bytes"]) == ("image/png", "screen.png", len(image))
             assert await session.read_blob(blob) == image
 
@@ -164,8 +164,8 @@ async def test_the_first_lines_send_an_image_and_a_file(
     (tmp_path / "invoice.pdf").write_bytes(make_pdf())
     session = await stack.open("fine")
     await run_block(find_block("content.md", "invoice = Image.from_path"), {"session": session})
-    sent, _ = await session.transcript()
-    text, screen, invoice = sent["content"]
+    sent: Any = (await session.transcript())[0]["content"]
+    text, screen, invoice = sent
     assert (text["text"], screen["type"], invoice["type"]) == ("What is wrong here?", "image", "file")
     assert (screen["blob"]["name"], invoice["blob"]["name"]) == ("screen.png", "invoice.pdf")
 

@@ -159,8 +159,8 @@ async def test_the_programs_of_the_page(stack: Stack, project: Path) -> None:
         await wait_until(is_listed)
         (row,) = await run_page(listing)
         assert row.split()[0] == "waits"
-        asked = (await own.session(served.scope("chat-1")).transcript())[-2]
-        assert asked["content"][1]["blob"]["name"] == "note.txt"
+        sent: Any = (await own.session(served.scope("chat-1")).transcript())[-2]["content"]
+        assert sent[1]["blob"]["name"] == "note.txt"
         assert (await served.http.delete("/v1/schedules/daily")).is_success
 
 
