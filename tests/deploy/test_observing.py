@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from clew.local.child import LOOPBACK, child_process, free_ports
+from tests.support.page_code import find_block
 from tests.support.processes import ROOT
 from tests.support.scraping import run_observed_worker, serve_turns
 from tests.support.stack import Stack
@@ -26,9 +27,10 @@ needs_prometheus = pytest.mark.skipif(shutil.which("prometheus") is None, reason
 
 
 def list_expressions() -> list[str]:
-    """List the dashboard's queries, with Grafana's variables replaced."""
+    """List the queries of the dashboard and of the page about observing, with Grafana's variables replaced."""
     panels: list[dict[str, Any]] = json.loads(DASHBOARD.read_text())["panels"]
     queries = [target["expr"] for panel in panels for target in panel["targets"]]
+    queries.append(find_block("operations.md", "rate(clew_", ""))
     return [query.replace("$__rate_interval", "1m").replace("$namespace", ".*") for query in queries]
 
 

@@ -6,9 +6,12 @@ import ast
 import importlib
 import inspect
 import re
+import shlex
+import subprocess
 import textwrap
 from collections.abc import Iterator
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Unpack, get_args, get_origin, get_type_hints
 
@@ -17,8 +20,10 @@ from pydantic import BaseModel
 from typer.main import get_command
 
 from clew.cli.app import app
+from clew.local.temporal import temporal_command
 from clew_activities.worker.process import make_parser
 from tests.docs.test_names import ALL
+from tests.support.page_code import list_blocks
 
 MODULES = (
     *("clew", "clew.local", "clew.testing", "clew.schedules", "clew.tools", "clew.context", "clew.contract"),
@@ -156,6 +161,21 @@ def test_every_option_of_a_command_on_a_page_exists(page: Path) -> None:
             named = re.findall(r"(?<![\w-])--[a-z][a-z-]*", words + rest)
             wrong += [f"clew {command} {each}" for each in named if each not in options[command] | {"--help"}]
     assert wrong == []
+
+
+def test_every_option_of_temporals_program_exists() -> None:
+    """`temporal` names each option that the page about upgrades gives to its commands."""
+    blocks = [block for block in list_blocks("upgrading.md", "") if block.startswith("temporal ")]
+    assert blocks
+    for block in blocks:
+        words = shlex.split(block.replace("\\\n", " "))[1:]
+        names = list(takewhile(lambda word: not word.startswith("-"), words))
+        told = subprocess.run(
+            [temporal_command(), *names, "--help"], capture_output=True, text=True, check=True
+        ).stdout
+        assert f"temporal {' '.join(names)} [flags]" in told
+        known = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", told))
+        assert {word for word in words if word.startswith("--")} - known == set(), names
 
 
 def test_what_is_not_there_is_noticed() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import textwrap
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,8 +13,9 @@ from typing import Any, Literal
 
 import pytest
 from pydantic import BaseModel
+from temporalio.worker import Worker
 
-from clew import Agent, Session, workflow
+from clew import Agent, Session
 from clew.testing import Reply, Stack, stack
 from tests.support.media import make_png
 from tests.support.page_code import find_block, run_block
@@ -24,8 +27,28 @@ FORMED = {
     "Which cities?": [{"name": "Bern", "people": 1}],
     "Which years?": [1848],
     "Is it spam?": "no",
+    "May we refund this order?": {"refund": True},
 }
 """The values of typed answers."""
+WORKFLOW = """
+from pydantic import BaseModel
+from temporalio import workflow
+
+{imports}
+
+
+class Verdict(BaseModel):
+    refund: bool
+
+
+@workflow.defn
+class Billing:
+    @workflow.run
+    async def run(self) -> bool:
+{calls}
+        return verdict.refund
+"""
+"""A team's workflow around the page's lines."""
 
 
 def script(request: Any) -> Reply | str:
@@ -119,9 +142,20 @@ async def test_a_session_is_kept_copied_and_ended(running: Stack, capsys: pytest
     assert [message["content"] for message in (await names["other"].context()).messages][-1] == "It is on its way."
 
 
-def test_a_workflow_can_ask() -> None:
-    """The module has what the page names. Its own tests run it in workflows."""
-    code = find_block(PAGE, "from clew import workflow as sessions")
-    assert "await sessions.ask(" in code
-    for name in ("ask", "message", "open", "steer", "fork"):
-        assert callable(getattr(workflow, name))
+@pytest.mark.slow
+async def test_a_workflow_of_a_team_asks(running: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page's lines run in a workflow, on a worker without Clew's plugin: they open a session and get a value."""
+    session_id = f"page-{uuid.uuid4().hex}"
+    code = find_block(PAGE, "from clew import workflow as sessions").replace("support-4711", session_id)
+    imports, calls = code.replace("answer=Verdict", f'answer=Verdict, task_queue="{running.clew.task_queue}"').split(
+        "\n\n"
+    )
+    module = f"billing_{uuid.uuid4().hex}"
+    (tmp_path / f"{module}.py").write_text(WORKFLOW.format(imports=imports, calls=textwrap.indent(calls, " " * 8)))
+    monkeypatch.syspath_prepend(tmp_path)
+    billing = importlib.import_module(module).Billing
+    client, queue = running.clew.temporal, f"team-{uuid.uuid4().hex}"
+    async with Worker(client, task_queue=queue, workflows=[billing]):
+        assert await client.execute_workflow(billing.run, id=f"{queue}-asks", task_queue=queue) is True
+    messages = await running.clew.session(session_id).transcript()
+    assert [message["role"] for message in messages] == ["user", "assistant"]

@@ -12,6 +12,7 @@ from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowHandle
@@ -25,8 +26,9 @@ from clew_workflows.encryption import Encryption
 from docs.generate import DOCS
 from tests.support.encrypted import run_worker
 from tests.support.hostile_input import assert_unharmed
-from tests.support.media import make_png
+from tests.support.media import make_pdf, make_png
 from tests.support.npm import NODE, install_package
+from tests.support.page_code import find_block, list_blocks, run_block
 from tests.support.s3 import BUCKET, make_s3_env, run_s3
 from tests.support.stack import Stack
 from tests.support.waiting import PATIENCE_SECONDS
@@ -102,8 +104,9 @@ def test_the_limits_are_those_of_the_code() -> None:
 async def test_the_browser_sends_a_file_to_the_store(
     stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The page's function sends a file to a signed URL; its backend starts and finishes the upload."""
-    (block,) = re.findall(r"^```js\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    """The page's function sends a file to a signed URL. Its Python starts and finishes the upload, and asks."""
+    starting, finishing = find_block("content.md", "start_upload").split("# When the browser has sent the file:\n")
+    (block,) = list_blocks("content.md", "js")
     image = make_png(121, 81, size=1_200_000)
     (tmp_path / "screen.png").write_bytes(image)
     (tmp_path / "page.mjs").write_text(
@@ -120,15 +123,51 @@ async def test_the_browser_sends_a_file_to_the_store(
             session = await running.open()
             path, body = await receive()
             assert path == "/uploads"
-            started = await session.start_upload(body["size"], name=body["name"], media_type=body["media_type"])
-            send(started.as_dict())
+            names = await run_block(starting, {"session": session, "Image": Image, **body})
+            send(names["upload"].as_dict())
             path, _ = await receive()
-            assert path == f"/uploads/{started.upload_id}/finish"
-            blob = await session.finish_upload(started.upload_id)
+            _, _, upload_id, last = path.split("/")
+            assert last == "finish"
+            blob = (await run_block(finishing, names | {"upload_id": upload_id}))["blob"]
             send(blob)
             assert await receive() == {"uploaded": blob}
+            sent: Any = (await session.transcript())[0]["content"]
+            assert sent[1]["blob"] == blob
             assert (blob["media_type"], blob.get("name"), blob["bytes"]) == ("image/png", "screen.png", len(image))
             assert await session.read_blob(blob) == image
+
+
+def test_the_rules_let_browsers_send_files_from_one_page() -> None:
+    """A bucket with the page's rules allows what a browser asks before it sends a file, to no other origin."""
+    import boto3  # type: ignore[import-untyped]  # noqa: PLC0415 - takes a second
+
+    rules = json.loads(find_block("content.md", "AllowedOrigins", "json"))
+    with run_s3() as address:
+        keys = {"aws_access_key_id": "AKIAEXAMPLE", "aws_secret_access_key": "secret", "region_name": "us-east-1"}
+        bucket = boto3.client("s3", endpoint_url=address, **keys)
+        bucket.put_bucket_cors(Bucket=BUCKET, CORSConfiguration={"CORSRules": rules})
+        for origin, status in (("https://app.example.com", 200), ("https://other.example.com", 403)):
+            headers = {
+                "Origin": origin,
+                "Access-Control-Request-Method": "PUT",
+                "Access-Control-Request-Headers": "content-type",
+            }
+            assert httpx.options(f"{address}/{BUCKET}/staged/file", headers=headers).status_code == status
+
+
+async def test_the_first_lines_send_an_image_and_a_file(
+    stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session has the text, and both files under their names."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "screen.png").write_bytes(make_png())
+    (tmp_path / "invoice.pdf").write_bytes(make_pdf())
+    session = await stack.open("fine")
+    await run_block(find_block("content.md", "invoice = Image.from_path"), {"session": session})
+    sent: Any = (await session.transcript())[0]["content"]
+    text, screen, invoice = sent
+    assert (text["text"], screen["type"], invoice["type"]) == ("What is wrong here?", "image", "file")
+    assert (screen["blob"]["name"], invoice["blob"]["name"]) == ("screen.png", "invoice.pdf")
 
 
 @asynccontextmanager
@@ -156,7 +195,7 @@ async def open_page(folder: Path) -> AsyncIterator[tuple[Callable[[Any], None], 
 async def test_the_typescript_sends_an_image(stack: Stack, tmp_path: Path) -> None:
     """It stores a blob of several chunks, and reads the same bytes. Skipped where npm cannot bring Temporal's SDK."""
     install_package(CLIENT, tmp_path)
-    (block,) = re.findall(r"^```ts\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    (block,) = list_blocks("content.md", "ts")
     (tmp_path / "client.mts").write_text(block.replace('taskQueue: "clew"', f'taskQueue: "{stack.clew.task_queue}"'))
     image = make_png(120, 80, size=2_500_000)
     (tmp_path / "screen.png").write_bytes(image)

@@ -14,14 +14,15 @@ from clew import Agent
 from clew.local import Reply, ToolCall
 from clew_activities.heartbeats import LONG_SHOWN_SECONDS, REST_SECONDS, SHOWN_SECONDS
 from clew_activities.model.model_table import OwnModels, OwnPrice
+from clew_activities.webhook_sending import read_webhook_settings
 from clew_workflows.host.execution import HEARTBEAT_TIMEOUT
 from clew_workflows.host.retries import PATIENT
 from docs.generate import DOCS
 from tests.support.action_counts import SESSION, TURN
-from tests.support.page_code import list_blocks
+from tests.support.page_code import find_block, list_blocks
 from tests.support.stack import Stack, get_last_message, make_client, run_deployment
 from tests.support.waiting import wait_until
-from tests.support.webhooks import SETTINGS, receive
+from tests.support.webhooks import SECRET, SETTINGS, receive
 
 PAGE = (DOCS / "costs.md").read_text(encoding="utf-8")
 PROSE = " ".join(PAGE.split())
@@ -144,6 +145,14 @@ async def test_a_customer_that_has_spent_the_limit_is_refused(stack: Stack, tmp_
                 await code.ask(clew, customer, "2", "hello")
             assert await code.ask(clew, other, "1", "hello") == "done"
     code.database.close()
+
+
+def test_the_file_tells_the_backend_of_all_requests(tmp_path: Path) -> None:
+    """A worker reads it, and sends what `record` counts."""
+    file = tmp_path / "webhooks.json"
+    file.write_text(find_block("costs.md", "request.ended", "json"))
+    settings = read_webhook_settings({"CLEW_WEBHOOKS": str(file), "CLEW_WEBHOOK_SECRET_MAIN": SECRET})
+    assert [webhook.events for webhook in settings.webhooks] == [("request.ended",)]
 
 
 def test_the_limits_of_a_session_are_an_agents() -> None:

@@ -1,4 +1,4 @@
-"""The page about guardrails: its hooks refuse a message, a call, an answer and an image, and accept others."""
+"""The page about guardrails: its hooks refuse messages, calls, answers and images; its masks hide what they name."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import pytest
 
 from clew import Image, RequestFailed, tool
 from clew.local import Reply, ToolCall
+from clew.testing import stack as make_stack
 from clew_activities.tools.run_hooks import load_hooks
 from tests.support.media import make_png
-from tests.support.page_code import list_blocks, run_block
+from tests.support.page_code import find_block, list_blocks, run_block
 from tests.support.stack import Stack, get_last_message, make_client, run_deployment
 
 
@@ -62,3 +63,23 @@ async def test_the_hooks_refuse_what_the_page_says(stack: Stack, monkeypatch: py
                 await session.ask(message)
         small = Image.from_bytes(make_png(20, 20), name="small.png")
         assert "answer: " in await session.ask(["look", small])
+
+
+class Tickets:
+    """The system that has the tickets."""
+
+    async def read(self, number: int) -> str:
+        """Read a ticket."""
+        return f"ticket {number}, of ada@example.com"
+
+
+async def test_cards_and_addresses_are_masked_before_a_model_reads_them() -> None:
+    """In a user's message and in a tool's result."""
+    names = await run_block(find_block("guardrails.md", "def mask"), {"tickets": Tickets()})
+    script: list[Reply | str] = [Reply(tool_calls=[ToolCall("read_ticket", {"number": 7})]), "Fine."]
+    async with make_stack(tools=[names["read_ticket"]]) as running:
+        session = await running.open(script, tools=["read_ticket"])
+        assert await names["answer_user"](session, "My card is 4111 1111 1111 1111. Read ticket 7.") == "Fine."
+        read = [message.get("content") for message in running.requests((await session.status()).model)[-1].messages]
+    assert read[0] == "My card is [card]. Read ticket 7."
+    assert read[-1] == "ticket 7, of [email]"

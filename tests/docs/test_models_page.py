@@ -6,33 +6,39 @@ import json
 import re
 import shlex
 import textwrap
+import uuid
 from collections.abc import Iterator
-from dataclasses import replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
+from urllib.parse import parse_qsl
 
 import httpx
 import pytest
 
 from clew import Agent
+from clew.local.child import LOOPBACK
 from clew.testing import stack
 from clew_activities.model.model_table import find_prices, find_taken_media, read_own_models
-from clew_activities.providers import load_providers, make_http_client
+from clew_activities.providers import Providers, load_providers, make_http_client
 from clew_activities.providers.anthropic.provider import Anthropic
 from clew_activities.providers.google.provider import Google
 from clew_activities.providers.http import HttpSettings, stream
 from clew_activities.providers.loading import MAX_HEADERS, MAX_HEADERS_BYTES
 from clew_activities.providers.openai.responses import Responses
-from clew_activities.providers.provider_errors import Unauthorized
+from clew_activities.providers.provider_errors import ProviderUnavailable, Unauthorized
 from clew_activities.providers.reply import RedactedDecoder
 from docs.generate import DOCS
 from tests.providers.dialects import DIALECTS
 from tests.providers.strict_server import Exchange, Refusal, Turn, run_strict_servers
-from tests.support.page_code import list_blocks
+from tests.support.page_code import find_block, list_blocks
 from tests.support.provider_server import make_request
 
 PAGE = (DOCS / "models.md").read_text(encoding="utf-8")
-KEY, GATEWAY_KEY = "key-of-the-tests", "gw-81b2c7d09f"
+KEY, GATEWAY_KEY, COMPANY_SECRET = "key-of-the-tests", "gw-81b2c7d09f", "secret-of-the-company"
 (LITELLM,) = [row for row in DIALECTS if row.name == "litellm"]
 
 
@@ -69,11 +75,79 @@ async def test_the_gateway_of_the_page_is_reached_with_its_header() -> None:
 
 async def ask(client: httpx.AsyncClient, variables: dict[str, str]) -> RedactedDecoder:
     """Send a request to the gateway as a worker does."""
-    providers = load_providers(variables)
-    provider, request = providers.get("gateway"), replace(make_request(), model=LITELLM.model)
+    return await send(client, load_providers(variables), "gateway")
+
+
+async def send(client: httpx.AsyncClient, providers: Providers, name: str) -> RedactedDecoder:
+    """Send a request to a provider of a worker."""
+    provider, request = providers.get(name), replace(make_request(), model=LITELLM.model)
     decoder = RedactedDecoder(provider.make_decoder(request), providers.redaction)
     await stream(client, provider, request, decoder, settings=HttpSettings(), now=lambda: 0.0)
     return decoder
+
+
+@dataclass
+class TokenServer:
+    """A server of the company that gives tokens for the secret.
+
+    Attributes:
+        url: Where it gives them.
+        status: What it answers with.
+        forms: What it was sent, in order.
+    """
+
+    url: str
+    status: int = 200
+    forms: list[dict[str, str]] = field(default_factory=list)
+
+
+@contextmanager
+def run_token_server() -> Iterator[TokenServer]:
+    """Run the server on a loopback port."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            server.forms.append(dict(parse_qsl(self.rfile.read(int(self.headers["Content-Length"])).decode())))
+            answer = json.dumps({"access_token": KEY, "expires_in": 3600}).encode()
+            self.send_response(server.status)
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_: Any, **__: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer((LOOPBACK, 0), Handler) as running:
+        server = TokenServer(f"http://{LOOPBACK}:{running.server_address[1]}/oauth2/token")
+        Thread(target=running.serve_forever, daemon=True).start()
+        try:
+            yield server
+        finally:
+            running.shutdown()
+
+
+async def test_a_token_that_expires_is_fetched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page's provider gets it for the secret, which the gateway never sees. Without a token a call is retried."""
+    async with run_strict_servers([LITELLM]) as servers, make_http_client() as client:
+        server = servers["litellm"]
+        with run_token_server() as tokens:
+            code = find_block("models.md", "class Company").replace("https://llm.example.com/v1", server.url)
+            code = code.replace("https://login.example.com/oauth2/token", tokens.url)
+            module = f"providers_{uuid.uuid4().hex}"
+            (tmp_path / f"{module}.py").write_text(code)
+            monkeypatch.syspath_prepend(tmp_path)
+            providers = load_providers({"CLEW_PROVIDERS": module, "COMPANY_SECRET": COMPANY_SECRET})
+            tokens.status = 503
+            with pytest.raises(ProviderUnavailable, match="no access token"):
+                await send(client, providers, "company")
+            tokens.status = 200
+            server.play(Turn("It is shipped."), Turn("It has arrived."))
+            assert (await send(client, providers, "company")).text == "It is shipped."
+            assert (await send(client, providers, "company")).text == "It has arrived."
+            server.check()
+            refused, *answered = tokens.forms
+            assert answered == [refused]
+            assert (refused["client_id"], refused["client_secret"]) == ("clew", COMPANY_SECRET)
+            assert COMPANY_SECRET not in str([exchange.headers for exchange in server.exchanges])
 
 
 def test_the_files_have_sizes_and_prices(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ import clew_audit
 import clew_workflows
 from clew.cli.app import app
 from docs.generate import DOCS, REFERENCE
+from tests.support.page_code import list_blocks
 
 PAGES = ("architecture.md", "extending.md")
 ALL = [*sorted(DOCS.glob("*.md")), *(DOCS.parent / name for name in ("README.md", "CONTRIBUTING.md"))]
@@ -92,8 +93,11 @@ def test_every_file_on_the_page_exists(page: str) -> None:
 
 def test_every_command_on_the_pages_exists() -> None:
     """`clew WORD` is a command, `make WORD` a target, `python -m MODULE` a module of the repository."""
-    text = "\n".join(page.read_text() for page in ALL)
-    code = "\n".join(re.findall(r"^```\n.*?^```|`[^`\n]+`", text, re.DOTALL | re.MULTILINE))
+    blocks = [block for page in ALL for language in ("", "sh", "bash") for block in list_blocks(str(page), language)]
+    text = re.sub(
+        r"^ *```.*?^ *```$", "", "\n".join(page.read_text() for page in ALL), flags=re.DOTALL | re.MULTILINE
+    )
+    code = "\n".join([*blocks, *re.findall(r"`[^`\n]+`", text)])
     commands = set(get_command(app).commands)  # type: ignore[attr-defined]
     assert set(re.findall(r"(?:^|[`;|] ?|\$\(|until )clew ([a-z][a-z-]*)", code, re.MULTILINE)) - commands == set()
     targets = set(re.findall(r"^([a-z-]+):", (DOCS.parent / "Makefile").read_text(), re.MULTILINE))

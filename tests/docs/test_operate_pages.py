@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import re
+import shlex
 import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
+from temporalio import activity
+from temporalio.client import Client
+from temporalio.worker import Worker
 
 from clew import Clew, NotFound, tool
 from clew.local import Reply, ToolCall
-from clew.worker import ClewPlugin
+from clew_workflows.contract.config import make_fairness_key
 from clew_workflows.contract.outputs import SessionStatus
 from docs.generate import DOCS
 from tests.support.page_code import list_blocks, run_block
 from tests.support.stack import Stack, get_last_message
+from tests.support.team import Support
+from tests.support.versions import run_temporal
 from tests.support.waiting import wait_until
 
 
@@ -39,6 +45,17 @@ async def test_the_queues_page_opens_sessions(stack: Stack) -> None:
     found = await run_block(block, {"clew": Recorded()})
     assert (await found["chat"].status()).metadata == {"tenant": "acme", "user": "ada"}
     assert (await found["batch"].status()).config["priority"] == 5
+
+
+async def test_the_server_takes_the_commands_of_the_queues_page(stack: Stack) -> None:
+    """A weight for the tenant whose digest the page computes, and a limit of a provider's queue."""
+    weight, limit = [
+        block.replace("\\\n", " ") for block in list_blocks("queues.md", "") if block.startswith("temporal ")
+    ]
+    assert make_fairness_key("acme") in weight
+    for command, queue in ((weight, "clew-models"), (limit, "clew-models-openai")):
+        words = shlex.split(command.replace(f"{queue} ", f"{queue}-{uuid.uuid4().hex} "))
+        assert "Successfully updated" in await run_temporal(stack.clew, *words[1:])
 
 
 async def test_the_operations_page_connects(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,17 +102,36 @@ def lookup_order(order_id: int) -> str:
     return f"order {order_id}"
 
 
-def test_a_worker_of_ones_own_has_the_plugin_of_the_page() -> None:
-    """The page's code makes the plugin, and hands it to the worker with the team's own workflows."""
-    made: dict[str, Any] = {}
-    names = {"lookup_order": lookup_order, "Shipping": object(), "ship": object(), "client": None}
+@activity.defn
+async def ship() -> str:
+    """Ship an order."""
+    return "shipped"
+
+
+def call_lookup(body: dict[str, Any]) -> Reply:
+    """Look order 7 up, and tell what the tool has said."""
+    newest = get_last_message(body)
+    if newest["role"] == "tool":
+        return Reply(newest["content"])
+    return Reply(tool_calls=(ToolCall("lookup_order", {"order_id": 7}),))
+
+
+@pytest.mark.slow
+async def test_a_worker_of_ones_own_has_the_plugin_of_the_page(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page's worker runs a team's workflow, which asks a session that the same worker serves, with the tool."""
+    for name, value in stack.environ.items():
+        monkeypatch.setenv(name, value)
+    queue = f"queue-{uuid.uuid4().hex}"
+    client = await Client.connect(stack.server.address)
     (block,) = list_blocks("configuration.md")
-    exec(
-        compile(block, "configuration.md", "exec", dont_inherit=True),
-        {**names, "Worker": lambda _client, **options: made.update(options)},
-    )
-    assert isinstance(made["plugins"][0], ClewPlugin)
-    assert made["workflows"] == [names["Shipping"]]
+    code = block.replace("s3://my-bucket/sessions", "memory://").replace('task_queue="clew"', f'task_queue="{queue}"')
+    names = {"lookup_order": lookup_order, "Shipping": Support, "ship": ship, "client": client, "Worker": Worker}
+    options = {"task_queue": queue, "config": {"model": stack.add_model(call_lookup), "tools": ["lookup_order"]}}
+    async with (await run_block(code, names))["worker"]:
+        asked = await client.execute_workflow(
+            Support.run, args=["ask", f"session-{queue}", options], id=f"asks-{queue}", task_queue=queue
+        )
+    assert asked == "order 7"
 
 
 async def test_the_test_of_the_upgrading_page_replays_histories(

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml  # type: ignore[import-untyped]
 
 from docs.generate import DOCS
+from tests.support.llm_command import run_llm
 from tests.support.npm import install_packages, run_node
 from tests.support.page_code import list_blocks
 from tests.support.processes import ROOT
@@ -47,7 +47,11 @@ async def test_the_clients_in_typescript(stack: Stack, tmp_path: Path) -> None:
     assert printed.splitlines() == ["You said Where is it?"] * 2
 
 
-def test_the_file_of_llm_names_the_service() -> None:
-    """It is YAML with the address of the other clients."""
-    (model,) = yaml.safe_load(list_blocks("serve-openai.md", "yaml")[0])
-    assert model["api_base"] == f"{ADDRESS}/v1"
+@pytest.mark.slow
+@pytest.mark.parametrize("more", ["", "  responses: true\n"], ids=["chat", "responses"])
+async def test_llm_reads_the_file(stack: Stack, tmp_path: Path, more: str) -> None:
+    """The command `llm` asks the agent that the page's file names, through both APIs."""
+    (lines,) = list_blocks("serve-openai.md", "yaml")
+    async with run_shop(stack, "support") as served:
+        (tmp_path / "extra-openai-models.yaml").write_text(lines.replace(ADDRESS, served.address) + more)
+        assert await run_llm(tmp_path, served.token, "-m", "support", "Where is it?") == "You said Where is it?"

@@ -7,21 +7,41 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from clew import Agent, Image, tool
-from clew.local import Reply, ScriptedModel, ToolCall, scripted_model
-from clew.testing import evaluate, stack
+from clew import Agent, Clew, Image, tool
+from clew.local import Reply, ScriptedModel, ToolCall, scripted_model, temporal_server
+from clew.testing import evaluate, replay, stack
+from clew_activities.archive import Store
 from docs.generate import DOCS
+from tests.support.command_line import run_clew
 from tests.support.media import make_png
 from tests.support.page_code import find_block, run_block
+from tests.support.stack import serve
+from tests.support.versions import run_temporal
+from tests.support.waiting import wait_until
 
 PAGE = "testing.md"
 EXAMPLE = DOCS.parent / "examples" / "own-repository"
 REAL = find_block(PAGE, "# tests/test_real_model.py")
+
+
+@dataclass(frozen=True)
+class Exporting:
+    """A server and a worker of this module.
+
+    Attributes:
+        clew: A client of both.
+        settings: With these settings commands reach the server and the worker's archive.
+    """
+
+    clew: Clew
+    settings: dict[str, str]
 
 
 def choose(body: dict[str, Any]) -> Reply:
@@ -88,16 +108,67 @@ async def test_a_script_reads_the_request(monkeypatch: pytest.MonkeyPatch, tmp_p
         await run_block(find_block(PAGE, "request.media"), names | {"stack": running})
 
 
-async def test_a_recorded_session_is_evaluated(capsys: pytest.CaptureFixture[str]) -> None:
-    """The page's loop shows what another version replies."""
-    agent = Agent("support", model="openai:gpt-4o")
-    async with stack(agents=[agent], scripts={"support": "fine"}) as running:
-        session = await running.open(agent="support")
-        await session.ask("hello")
-        entries = await session.entries()
+@pytest.fixture(scope="module")
+async def exporting(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Exporting]:
+    """A server that has no other sessions, and a worker whose archive commands can read."""
+    store = tmp_path_factory.mktemp("store")
+    async with (
+        scripted_model(lambda _body: Reply("fine")) as model,
+        temporal_server(ui=False) as server,
+        serve(
+            await Clew.connect(server.address),
+            {"CLEW_PROVIDER_SCRIPTED_BASE_URL": model.base_url},
+            store=Store.from_url(store.as_uri()),
+        ) as clew,
+    ):
+        yield Exporting(clew, {"address": server.address, "CLEW_STORE": str(store)})
 
-    async def ask_again(_file: str, support: Agent) -> object:
-        return await evaluate(entries, support, script=[Reply(tool_calls=[ToolCall("refund", {})])])
 
-    await run_block(find_block(PAGE, "evaluation.turns"), {"evaluate": ask_again, "support": agent})
-    assert "refund" in capsys.readouterr().out
+@pytest.mark.slow
+async def test_a_recorded_session_is_evaluated(
+    exporting: Exporting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The page's loop reads the file of `clew export`, asks the provider, and shows what another version replies."""
+    session = await exporting.clew.open("evaluated", model="scripted:any", tools=["add"])
+    await session.ask("hello")
+    monkeypatch.chdir(tmp_path)
+    exported = await run_clew("export", session.id, "session.jsonl", **exporting.settings)
+    assert exported.code == 0, exported
+    agent = Agent("support", model="openai:gpt-4o", tools=["add"])
+    async with scripted_model(lambda _body: Reply(tool_calls=[ToolCall("add", {"a": 1, "b": 2})])) as model:
+        monkeypatch.setenv("OPENAI_API_KEY", "a-key-of-a-test")
+        monkeypatch.setenv("OPENAI_BASE_URL", model.base_url)
+        await run_block(find_block(PAGE, "evaluation.turns"), {"evaluate": evaluate, "support": agent})
+        assert len(model.requests) == 1
+    assert "add" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+async def test_open_sessions_are_replayed(
+    exporting: Exporting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of a server, and the files of both commands that the page names."""
+    session = await exporting.clew.open("replayed", model="scripted:any")
+    await session.ask("hello")
+    address, more = exporting.settings["address"], tmp_path / "saved" / "more"
+    more.mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    saved = await run_clew("audit", session.id, "--save", "saved/session-2.jsonl", **exporting.settings)
+    assert saved.code == 0, saved
+    history = await run_temporal(exporting.clew, "workflow", "show", "--output", "json", "--workflow-id", "replayed")
+    for file in (tmp_path / "saved" / "session-1.json", more / "session-3.json"):
+        file.write_text(history)
+    counts: list[int] = []
+
+    async def replay_and_count(*sources: Any, **options: Any) -> None:
+        counts.append(await replay(*sources, **options))
+
+    async def is_listed() -> bool:
+        return (await exporting.clew.temporal.count_workflows("WorkflowId = 'replayed'")).count == 1
+
+    await wait_until(is_listed)
+    names: dict[str, Any] = {"Clew": Clew, "replay": replay_and_count}
+    await run_block(find_block(PAGE, "open_ones").replace("temporal.staging:7233", address), names)
+    await names["test_open_sessions_continue"]()
+    of_server, of_files = counts
+    assert (of_server >= 1, of_files) == (True, 3)

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
+import sys
+import threading
+import uuid
+from contextlib import closing
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 
 import clew
-from clew import Agent, tool
+from clew import Agent, ToolContext, tool
 from clew.errors import AlreadyAnswered, CallEnded
 from clew.local import Reply, ToolCall
 from clew.local.child import child_process
@@ -25,9 +31,18 @@ from tests.support.media import make_png
 from tests.support.npm import NODE, install_package
 from tests.support.page_code import find_block, run_block
 from tests.support.stack import Stack, get_last_message
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 PAGE = (DOCS / "tools.md").read_text(encoding="utf-8")
 WORKER = "@temporalio/worker@1.24.0"
+CLOSING = '''
+
+@tool
+async def close_pool() -> str:
+    """Close the connections of the loop, which only code on the loop can."""
+    await get_engine(asyncio.get_running_loop()).dispose()
+    return "closed"
+'''
 
 
 def test_the_declarations_in_json_are_those_in_python(tmp_path: Path) -> None:
@@ -77,36 +92,125 @@ async def test_a_refund_is_paid_once_and_a_second_call_has_another_key() -> None
         assert len(set(bank.keys)) == 2
 
 
-async def test_a_chart_is_drawn_and_a_scene_has_a_queue_of_its_own() -> None:
-    """The result has the text and the image. The other tool's calls run on another worker."""
+async def test_a_chart_is_drawn_and_a_scene_has_a_queue_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The result has the text and the image. The other tool's calls run on the worker of its queue."""
     code = find_block("tools.md", "def draw_chart")
     chart = (await run_block(code, {"tool": tool, "clew": clew, "plot": lambda _quarter: make_png()}))["draw_chart"]
     render = (await run_block(find_block("tools.md", "def render"), {"tool": tool}))["render"]
     assert (render.task_queue, render.timeout_seconds) == ("gpu", 600)
-    async with make_stack(tools=[chart]) as running:
+    renderer = ModuleType("renderer")
+    vars(renderer)["render"] = lambda scene: f"a picture of {scene}"
+    monkeypatch.setitem(sys.modules, "renderer", renderer)
+    async with make_stack(tools=[chart, render]) as running:
         script: list[Reply | str] = [Reply(tool_calls=[ToolCall("draw_chart", {"quarter": "Q1"})]), "Here it is."]
         session = await running.open(script, tools=["draw_chart"])
         assert await session.ask("draw") == "Here it is."
         drawn = (await running.read(session)).expect_call("draw_chart")
         assert "Sales by week:" in str(drawn.result)
         assert len(drawn.media) == 1
+        script = [Reply(tool_calls=[ToolCall("render", {"scene": "a lamp"})]), "Rendered."]
+        session = await running.open(script, tools=["render"])
+        assert await session.ask("render") == "Rendered."
+        assert (await running.read(session)).expect_call("render").result == "a picture of a lamp"
+
+
+@pytest.mark.slow
+async def test_calls_share_a_pool_of_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page's tool reads a database through SQLAlchemy, with one engine for all calls of the worker's loop."""
+    database = tmp_path / "shop.db"
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute("CREATE TABLE orders (id INTEGER, status TEXT)")
+        connection.executemany("INSERT INTO orders VALUES (?, ?)", [(7, "shipped"), (8, "lost")])
+    monkeypatch.setenv("DATABASE_URL", f"sqlite+aiosqlite:///{database}")
+    names = await run_block(find_block("tools.md", "create_async_engine") + CLOSING, {})
+    calls = [ToolCall("find_order", {"order_id": number}) for number in (7, 8)]
+    script: list[Reply | str] = [Reply(tool_calls=calls), Reply(tool_calls=[ToolCall("close_pool", {})]), "Fine."]
+    async with make_stack(tools=[names["find_order"], names["close_pool"]]) as running:
+        session = await running.open(script, tools=["find_order", "close_pool"])
+        await session.ask("Where are orders 7 and 8?")
+        assert [call.result for call in (await running.read(session)).calls] == ["shipped", "lost", "closed"]
+    assert names["get_engine"].cache_info().currsize == 1
+
+
+async def test_a_tool_acts_for_the_sessions_user() -> None:
+    """The invoices are asked for with the token of the user whom the session's metadata name."""
+
+    async def fetch_token(user: str) -> str:
+        return f"token-of-{user}"
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, text=f"{request.url}: {request.headers['authorization']}")
+
+    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as http:
+        names = {
+            "tool": tool,
+            "ToolContext": ToolContext,
+            "vault": SimpleNamespace(fetch_token=fetch_token),
+            "http": http,
+        }
+        tools = [(await run_block(find_block("tools.md", "def list_invoices"), names))["list_invoices"]]
+        async with make_stack(tools=tools) as running:
+            script: list[Reply | str] = [Reply(tool_calls=[ToolCall("list_invoices", {})]), "There are two."]
+            session = await running.open(script, tools=["list_invoices"], metadata={"user": "ada"})
+            await session.ask("Which invoices do I have?")
+            called = (await running.read(session)).expect_call("list_invoices")
+    assert called.result == "https://billing.example.com/invoices: Bearer token-of-ada"
+
+
+async def test_a_long_function_goes_on_where_a_dead_worker_was() -> None:
+    """The second attempt trains only the epochs that the first one has not kept."""
+    progress, epochs = dict[str, int](), list[int]()
+    in_the_middle, is_dead = threading.Event(), threading.Event()
+
+    def train_epoch(data_set: str, epoch: int) -> None:
+        assert data_set == "letters"
+        if epoch == 5 and not is_dead.is_set():
+            in_the_middle.set()
+            is_dead.wait(PATIENCE_SECONDS)
+            raise RuntimeError("a dead worker keeps nothing")
+        epochs.append(epoch)
+
+    names = {
+        "tool": tool, "ToolContext": ToolContext, "Agent": Agent, "progress": progress, "train_epoch": train_epoch
+    }  # fmt: skip
+    lab = (await run_block(find_block("tools.md", "def train("), names))["lab"]
+    script: list[Reply | str] = [Reply(tool_calls=[ToolCall("train", {"data_set": "letters"})]), "Trained."]
+    async with make_stack(agents=[lab], scripts={"lab": script}) as running:
+        session = await running.clew.open(f"trains-{uuid.uuid4().hex}", agent="lab")
+        request = await session.message("Train a model.")
+        await wait_until(in_the_middle.is_set)
+        await running.kill_worker()
+        is_dead.set()
+        await running.restart_worker()
+        assert await request.answer() == "Trained."
+        assert (await running.read(session)).expect_call("train").result == "The model is trained."
+    assert epochs == list(range(10))
+    assert list(progress.values()) == [10]
 
 
 async def test_a_result_comes_from_outside_once() -> None:
-    """A webhook that is delivered twice answers a call once; a caller's own tool waits in the same way."""
+    """The job starts with the call's arguments. Its result counts once. A caller's own tool waits."""
     order = (await run_block(find_block("tools.md", "order = external_tool("), {}))["order"]
     routes: dict[str, Any] = {}
     app = SimpleNamespace(post=lambda path: lambda function: routes.setdefault(path, function))
-    travel = Agent("travel", model="openai:gpt-4o")
+    travel, jobs = Agent("travel", model="openai:gpt-4o"), dict[str, tuple[str, Any]]()
+
+    async def start(job_id: str, name: str, arguments: Any) -> None:
+        jobs[job_id] = name, dict(arguments)
+
     script: list[Reply | str] = [Reply(tool_calls=[ToolCall("order", {"item": "tea"})]), "Ordered."]
     async with make_stack(tools=[order], agents=[travel], scripts={"travel": "fine"}) as running:
         names: dict[str, Any] = {
-            "app": app, "clew": running.clew, "Any": Any, "AlreadyAnswered": AlreadyAnswered, "CallEnded": CallEnded
+            "app": app, "clew": running.clew, "jobs": SimpleNamespace(start=start),
+            "Any": Any, "AlreadyAnswered": AlreadyAnswered, "CallEnded": CallEnded
         }  # fmt: skip
         await run_block(find_block("tools.md", "def submit_result"), names)
         session = await running.open(script, tools=["order"])
         request = await session.message("Order tea.")
         call = await running.wait_for_external(session)
+        for _ in range(2):
+            await names["start_jobs"]({"data": {"session_id": session.id}})
+        assert jobs == {f"{session.id}/{call}": ("order", {"item": "tea"})}
         for _ in range(2):
             await routes["/warehouse/{session_id}/{tool_call_id}"](session.id, call, {"status": "sent"})
         assert await request.answer() == "Ordered."

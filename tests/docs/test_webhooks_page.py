@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
-import inspect
+import json
 import os
 import re
 from datetime import UTC, datetime
@@ -16,11 +15,12 @@ import pytest
 import standardwebhooks
 
 from clew import Agent
+from clew.contract import WebhookMessage
 from clew.schedules import Schedules
 from clew_activities.webhook_sending import read_webhook_settings
 from docs.generate import DOCS
 from tests.support.npm import NODE, install_package
-from tests.support.page_code import find_block
+from tests.support.page_code import find_block, run_block
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until_listening
 from tests.support.webhooks import SECRET, find_free_port
@@ -64,15 +64,25 @@ def test_webhooks_of_an_agent_and_of_a_worker(tmp_path: Path) -> None:
 
 
 async def test_the_schedules_of_the_page(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server takes both."""
+    """The server takes all three; the reminder comes once, two days from now, and then never again."""
     monkeypatch.setenv("TEMPORAL_ADDRESS", stack.server.address)
-    code, names = find_block("webhooks.md", "Schedules(", "python"), dict[str, Any]()
-    running = eval(compile(code, "webhooks.md", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True), names)
-    assert inspect.isawaitable(running)
-    await running
+    names = await run_block(find_block("webhooks.md", "Schedules("), {})
+    await run_block(find_block("webhooks.md", "remind-4711"), names)
     schedules: Schedules = names["schedules"]
-    for schedule_id in ("daily-report", "watch-4711"):
-        await schedules.delete(schedule_id)
+    daily, watch, reminder = [
+        await schedules.show(schedule_id) for schedule_id in ("daily-report", "watch-4711", "remind-4711")
+    ]
+    for schedule in (daily, watch, reminder):
+        await schedules.delete(schedule.summary.schedule_id)
+    assert len(daily.next) > 1
+    assert len(watch.next) > 1
+    assert reminder.next == (names["at"].replace(second=0, microsecond=0),)
+
+
+def test_the_message_is_one_that_workers_send() -> None:
+    """The page's message has no other fields than those of the contract, and all that a message needs."""
+    message = WebhookMessage.model_validate_json(BODY)
+    assert message.model_dump(mode="json", exclude_none=True) == json.loads(BODY)
 
 
 async def test_the_python_sample_verifies_messages(

@@ -12,10 +12,10 @@ from docs.generate import DOCS
 
 
 def list_blocks(page: str, language: str = "python") -> list[str]:
-    """List the code blocks of a page in a language, also those within lists."""
+    """List the code blocks of a page in a language, also those within lists; "": those that name no language."""
     text = (DOCS / page).read_text(encoding="utf-8")
-    blocks = re.findall(rf"^( *)```{language}\n(.*?)^\1```$", text, re.MULTILINE | re.DOTALL)
-    return [textwrap.dedent(code) for _, code in blocks]
+    blocks = re.findall(r"^( *)```(\w*)\n(.*?)^\1```$", text, re.MULTILINE | re.DOTALL)
+    return [textwrap.dedent(code) for _, named, code in blocks if named == language]
 
 
 def find_block(page: str, containing: str, language: str = "python") -> str:

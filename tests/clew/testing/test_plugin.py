@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[3] / "docs" / "testing.md"
-
+from tests.support.page_code import find_block
 
 SETTINGS = """
 [pytest]
@@ -39,10 +38,42 @@ def run_pytest(folder: Path, source: str, *options: str) -> str:
 @pytest.mark.slow
 def test_the_pages_example_passes(tmp_path: Path) -> None:
     """A tool, an approval after a month and a worker's death, as a user copies them."""
-    match = re.search(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert match
-    output = run_pytest(tmp_path, match[1], "-o", "asyncio_mode=auto")
+    code = find_block("testing.md", "def test_a_refund_waits_for_a_person")
+    output = run_pytest(tmp_path, code, "-o", "asyncio_mode=auto")
     assert "1 passed" in output, output
+
+
+SHOP = '''
+import pytest
+
+from clew import tool
+
+
+@tool
+def refund(order: str) -> str:
+    """Refund an order."""
+    return f"refunded {order}"
+
+
+'''
+CALLING = """
+
+
+async def test_the_stack_has_the_tools(clew_session):
+    from clew.testing import Reply, ToolCall
+
+    session = await clew_session([Reply(tool_calls=[ToolCall("refund", {"order": "7"})]), "Done."], tools=["refund"])
+    assert await session.ask("Refund order 7.") == "Done."
+"""
+
+
+@pytest.mark.slow
+def test_the_pages_fixtures(tmp_path: Path) -> None:
+    """The page's `conftest.py` gives the stack its tool, and its test passes."""
+    conftest, test = find_block("testing.md", "# conftest.py").split("# test_refunds.py\n")
+    (tmp_path / "conftest.py").write_text(SHOP + conftest)
+    output = run_pytest(tmp_path, test + CALLING, "-o", "asyncio_mode=auto")
+    assert "2 passed" in output, output
 
 
 USING = """

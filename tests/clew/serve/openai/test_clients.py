@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from pydantic import BaseModel, SecretStr
 
 from clew.local import Reply
+from tests.support.llm_command import run_llm
 from tests.support.npm import NODE
 from tests.support.openai_scripts import call_weather, echo
 from tests.support.serving import run_service
@@ -126,20 +126,7 @@ async def test_llm(stack: Stack, tmp_path: Path) -> None:
     async with run_service(stack.clew) as served:
         named = {"model_id": "clew", "model_name": model, "api_base": f"{served.address}/v1", "api_key_name": "clew"}
         (tmp_path / "extra-openai-models.yaml").write_text(json.dumps([named]))
-        (tmp_path / "keys.json").write_text(json.dumps({"clew": served.token}))
-        # The local model of the tests is a plugin whose own dependencies are not installed.
-        environ = {**os.environ, "LLM_USER_PATH": str(tmp_path), "LLM_LOAD_PLUGINS": ""}
-
-        async def run(*args: str) -> str:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "llm", *args,
-                env=environ, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-            )  # fmt: skip
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                printed, errors = await process.communicate()
-            assert process.returncode == 0, errors.decode()
-            return printed.decode().strip()
-
+        run = partial(run_llm, tmp_path, served.token)
         assert await run("-m", "clew", "one") == "user: one"
         assert await run("-m", "clew", "story") == STORY.strip()
         assert await run("-c", "two") == f"user: story | assistant: {STORY} | user: two"

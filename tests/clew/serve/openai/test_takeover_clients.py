@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 import uuid
 from asyncio import subprocess
@@ -24,6 +23,7 @@ from pydantic import SecretStr
 
 from clew import Clew
 from clew.local import Reply
+from tests.support.llm_command import make_llm_environment
 from tests.support.npm import NODE
 from tests.support.processes import run_worker_process
 from tests.support.serving import Served, run_service
@@ -117,9 +117,7 @@ def make_llm_client(*, responses: bool) -> Client:
             "responses": responses,
         }
         (folder / "extra-openai-models.yaml").write_text(json.dumps([named]))
-        (folder / "keys.json").write_text(json.dumps({"clew": served.token}))
-        # The local model of the tests is a plugin whose own dependencies are not installed.
-        environ = {**os.environ, "LLM_USER_PATH": str(folder), "LLM_LOAD_PLUGINS": ""}
+        environ = make_llm_environment(folder, served.token)
         async with run_program(sys.executable, "-m", "llm", "-m", "clew", "Hi", env=environ) as (process, output):
             while printed := await output.read(1000):
                 reading.add(printed.decode())
