@@ -27,11 +27,11 @@ from clew.session.events import (
 )
 from tests.support.holding import hold_intake, note_answers, run_holding_worker, wait_for_answers
 from tests.support.processes import open_session_on, run_worker_process
+from tests.support.proxy import run_proxy
 from tests.support.rolling import list_runs, make_id, run_rolling_worker
 from tests.support.stack import Stack, get_last_message
 from tests.support.viewers import Viewer, check_events, collect, list_seqs, list_types, select, watch
 from tests.support.waiting import PATIENCE_SECONDS
-from tests.support.web import run_proxy
 
 WORDS = " ".join(f"word{number}" for number in range(12))
 
