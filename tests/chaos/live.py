@@ -7,9 +7,7 @@ import shutil
 from contextlib import AsyncExitStack
 from typing import Self
 
-from clew.contract.payloads import AssistantMessage
 from clew.local.child import LOOPBACK
-from clew.session.events import EntryCommitted, Restarted, SessionEvent, TextAdded
 from clew.session.live.channel import VARIABLE
 from tests.support.proxy import Proxy, run_proxy
 from tests.support.redis_server import PROGRAM, RedisServer, run_redis
@@ -67,26 +65,3 @@ class LiveServer:
                         await asyncio.sleep(seconds)
                     finally:
                         await self._proxy.restore()
-
-
-class Texts:
-    """What one viewer has seen of the replies that grow."""
-
-    def __init__(self) -> None:
-        self._texts: dict[str, str] = {}
-
-    def take(self, event: SessionEvent) -> str | None:
-        """Take the viewer's next event; returns what is wrong."""
-        match event:
-            case TextAdded():
-                known = self._texts.get(event.call_id, "")
-                if event.offset > len(known):
-                    return f"{event.call_id} goes on at {event.offset}, and {len(known)} characters are known"
-                self._texts[event.call_id] = known[: event.offset] + event.text
-            case Restarted():
-                self._texts.pop(event.call_id, None)
-            case EntryCommitted(body=AssistantMessage() as reply):
-                shown = self._texts.pop(event.entry.refs.get("call_id", ""), "")
-                if "call_id" in event.entry.refs and shown != reply.text:
-                    return f"entry {event.seq} has {len(reply.text)} characters, and {len(shown)} were shown"
-        return None
