@@ -22,7 +22,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from clew.session.events.feed import Flight, Retry
 from clew.session.handle import SessionHandle
-from clew.session.transport import Pauses
+from clew.session.transport import Pauses, lacks_namespace
 from clew_workflows.contract.errors import (
     ArchiveUnavailable,
     ClewError,
@@ -57,7 +57,7 @@ _FINAL_STATUSES = (
 def is_passing(error: Exception) -> bool:
     """Whether the same read may succeed later."""
     if isinstance(error, RPCError):
-        return error.status not in _FINAL_STATUSES
+        return error.status not in _FINAL_STATUSES or lacks_namespace(error)
     if type(error) is ClewError and isinstance(error.__cause__, RPCError):
         return is_passing(error.__cause__)
     return isinstance(error, _PASSING)
@@ -153,7 +153,7 @@ async def describe(handle: SessionHandle, run_id: str = "") -> Execution | None:
             request, timeout=timedelta(seconds=CALL_SECONDS)
         )
     except RPCError as error:
-        if error.status == RPCStatusCode.NOT_FOUND and not error.message.startswith("Namespace"):
+        if error.status == RPCStatusCode.NOT_FOUND and not lacks_namespace(error):
             return None
         raise
     info = answer.workflow_execution_info
