@@ -9,6 +9,7 @@ server. Viewers read the newest snapshot when they are ready for it.
 from __future__ import annotations
 
 import asyncio
+import time
 import weakref
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Sequence
@@ -39,7 +40,7 @@ from clew.session.events.history_polls import (
 )
 from clew.session.events.live_view import LiveDecisions, LiveFlights, Task
 from clew.session.handle import SessionHandle
-from clew.session.live.channel import Item, Said
+from clew.session.live.channel import DECISIONS_SECONDS, Item, Said
 from clew.session.live.reader import Watch, find_reader
 from clew.session.session_reads import FollowedParts, list_calls_of_subagents, read_entries, read_newest_entry
 from clew.session.transport import Pauses
@@ -496,14 +497,18 @@ class Hub:
             async with asyncio.timeout(TELLING_SECONDS):
                 await watch.begun.wait()
         tasks = await read_newest_tasks(self.handle, run_id)
-        # Without any decision, the session has been at rest for longer than the channel keeps them.
-        if not tasks or self._decisions.is_empty or not await self._is_told(tasks[-1]):
+        # A session that has fewer entries than are known is another one: the query finds that out.
+        known = self._snapshot.next_seq if self._snapshot else 0
+        if not tasks:
+            # A new session has decided nothing yet.
+            return tasks is not None and not known
+        # Of a session that has been at rest for long the channel tells nothing any more.
+        is_kept = time.time() - tasks[-1][1] / 1e9 < DECISIONS_SECONDS
+        if not is_kept or not await self._is_told(tasks[-1]):
             self._decisions.confirm(tasks)
             return False
         newest = takewhile(self._decisions.knows, reversed(tasks))
         self._decisions.confirm(reversed(list(newest)))
-        # A session that has fewer entries than are known is another one: the query finds that out.
-        known = self._snapshot.next_seq if self._snapshot else 0
         return self._decisions.find_rev(tasks[-1]) >= known
 
     async def _use_decisions(self) -> bool:

@@ -191,8 +191,11 @@ async def watch_history(handle: SessionHandle, run_id: str, known_events: int) -
             return
 
 
-async def read_newest_tasks(handle: SessionHandle, run_id: str) -> list[tuple[int, int]]:
-    """Read the newest workflow tasks that the history has, in order, as `News.decided` has them."""
+async def read_newest_tasks(handle: SessionHandle, run_id: str) -> list[tuple[int, int]] | None:
+    """Read the newest workflow tasks that the history has, in order, as `News.decided` has them.
+
+    None: the newest events have none, and there are older ones.
+    """
     client = handle.client
     answer = await client.workflow_service.get_workflow_execution_history_reverse(
         GetWorkflowExecutionHistoryReverseRequest(
@@ -202,7 +205,7 @@ async def read_newest_tasks(handle: SessionHandle, run_id: str) -> list[tuple[in
         ),
         timeout=timedelta(seconds=CALL_SECONDS),
     )
-    return _list_decided(reversed(answer.history.events), {})
+    return _list_decided(reversed(answer.history.events), {}) or (None if answer.next_page_token else [])
 
 
 def _list_decided(events: Iterable[HistoryEvent], started: dict[int, int]) -> list[tuple[int, int]]:

@@ -106,6 +106,24 @@ async def test_each_word_comes_by_the_channel(stack: Stack, redis: RedisServer) 
 
 
 @pytest.mark.usefixtures("patient_viewers")
+async def test_a_session_that_was_just_opened_is_not_asked(stack: Stack, redis: RedisServer) -> None:
+    """Its first decisions come by the channel a moment later."""
+    async with run_live(stack, redis.address) as live:
+        sent, followed = await live.open()
+        with count_calls(live.viewer.temporal) as calls:
+            live.speaker.begin()
+            async with watch(followed) as viewer:
+                await viewer.wait_for(lambda events: events)
+                await sent.message("go")
+                live.speaker.say()
+                await see(viewer, live, 1)
+                live.speaker.end()
+                await viewer.wait_for(lambda events: any(is_reply(event) for event in events))
+                check_events(viewer.events)
+        assert calls["query_workflow"] == 0
+
+
+@pytest.mark.usefixtures("patient_viewers")
 async def test_viewers_cost_no_action(stack: Stack, redis: RedisServer) -> None:
     """The server counts the same for a turn that is followed, from its message to its outcome, as for another one."""
     async with run_live(stack, redis.address) as live:
