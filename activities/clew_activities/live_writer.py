@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from temporalio import activity
 
-from clew.session.live.channel import FIELD, Channel, Connection, Item, Said, connect, find_errors
+from clew.session.live.channel import DECISIONS_SECONDS, FIELD, Channel, Connection, Item, Said, connect, find_errors
 from clew.session.transport import Pauses
 from clew_activities.heartbeats import send_heartbeats
 from clew_workflows.contract.outputs import ReplyProgress, ToolProgress
@@ -39,8 +39,6 @@ MAX_DECIDED_BYTES = 64 * 1024
 """Largest decision that is written. For others viewers query the session."""
 MAX_DECISIONS = 32
 """Newest decisions that a session's stream keeps."""
-DECISIONS_SECONDS = 600
-"""Seconds after the last one in which they are kept."""
 ITEMS_PER_SECOND = 5_000
 """Most items of a process in a second. With many calls each writes less often."""
 FASTEST_SECONDS = 0.01

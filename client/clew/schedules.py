@@ -53,7 +53,7 @@ from clew.agents import Agent
 from clew.session.connection import Clew
 from clew.session.handle import SERVICE_PREFIX
 from clew.session.keywords import MessageOptions, SessionOptions
-from clew.session.transport import drop_absent, dump_input, make_input, translate_error
+from clew.session.transport import drop_absent, dump_input, lacks_namespace, make_input, translate_error
 from clew_workflows.contract import SEND_WORKFLOW, SendMessageInput
 from clew_workflows.contract.config import make_fairness_key
 from clew_workflows.contract.content import Content
@@ -556,6 +556,6 @@ async def _translate(schedule_id: str) -> AsyncIterator[None]:
 def _translate_error(error: RPCError, schedule_id: str) -> ClewError:
     if error.status == RPCStatusCode.INVALID_ARGUMENT:
         return InvalidInput(f"the server refused the schedule: {error.message}")
-    if error.status == RPCStatusCode.NOT_FOUND and not error.message.startswith("Namespace"):
+    if error.status == RPCStatusCode.NOT_FOUND and not lacks_namespace(error):
         return NotFound(f"there is no schedule {schedule_id!r}")
     return translate_error(error, schedule_id)

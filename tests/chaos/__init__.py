@@ -2,8 +2,9 @@
 
 `make chaos MINUTES=60 SEED=1` and `python -m tests.chaos` run it: rounds of five minutes with consecutive seeds,
 until the first broken promise. A round has a Temporal server on a database file, three workers, `clew serve`, a
-bucket behind a proxy (S3 over HTTP), a scripted model behind another proxy, and a receiver of webhooks. With
-`SERVER=cluster` it has Temporal on PostgreSQL with several shards, and SeaweedFS behind the proxy.
+bucket behind a proxy (S3 over HTTP), a scripted model and the live channel's Redis behind other proxies, and a
+receiver of webhooks. With `SERVER=cluster` it has Temporal on PostgreSQL with several shards, and SeaweedFS behind
+the proxy.
 
 Callers of six sessions, and of their forks, imports and restored checkpoints, send every command, also twice with
 one id after errors that do not say whether the command was accepted. They read, follow with cursors and reconnect,
@@ -20,6 +21,8 @@ Faults, at times that come from the seed:
 - server: SIGKILL, and a restart on the same database and port.
 - provider: connections reset, stalled or cut; 429 with `Retry-After`; 500; garbage; a malformed stream; a reply of
   24 MB; a redirect to another host.
+- live channel: its Redis server is killed, stopped and emptied, and cut off: connections are reset and refused, or
+  stay open while nothing passes in one or both directions.
 - store: errors, delays, resets; answers that are lost after the write; writes that are acknowledged and lost;
   objects that are older than the newest write, for 5 seconds.
 

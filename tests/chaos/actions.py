@@ -13,12 +13,10 @@ from typing import Any
 from clew import ContextPolicy
 from clew.contract import ContextOperation
 from clew.errors import AlreadyAnswered, AlreadyResolved, Archived, Busy, ClewError, Refusal
-from clew.session.events import EntryCommitted
 from clew.session.transport import make_input, translate_errors
 from clew_workflows.contract.content import Content, get_text
 from clew_workflows.contract.outputs import InputReceipt, OperationReceipt
-from tests.chaos.callers import OUTCOME_SECONDS, Callers, GaveUp, make_words
-from tests.chaos.live import Texts
+from tests.chaos.callers import OUTCOME_SECONDS, Callers, GaveUp, choose_request, choose_start, make_words
 from tests.chaos.model import FIRST, SECOND, SPARE, Verdict
 from tests.chaos.offspring import burn, checkpoint, delete, fork, import_export
 from tests.chaos.oracle import ExternalResult, Reader
@@ -284,18 +282,16 @@ async def read(callers: Callers, action: Action, chance: random.Random) -> None:
 
 
 async def follow(callers: Callers, action: Action, chance: random.Random) -> None:
-    """Follow the session from a seq on, and reconnect with the cursor."""
-    start = chance.choice((None, 0, max(0, callers.promises.rev - 5)))
+    """Follow the session from a seq on, and reconnect with the cursor, or one of its newest requests."""
+    start, connections = choose_start(callers, chance), chance.randint(1, 4)
+    if (request_id := choose_request(callers, chance)) is not None:
+        for _ in range(connections):
+            reader = Reader(callers.oracle, callers.name, None, of_request=True)
+            await reader.view(callers.session.request(request_id).events(), chance.uniform(1, 12))
+        return
     reader = Reader(callers.oracle, callers.name, start)
-    for _ in range(chance.randint(1, 4)):
-        texts = Texts()
-        with suppress(TimeoutError, ClewError):
-            async with asyncio.timeout(chance.uniform(1, 12)):
-                async for event in callers.session.follow(reader.next):
-                    if problem := texts.take(event):
-                        callers.oracle.report("reader", callers.name, problem)
-                    if isinstance(event, EntryCommitted):
-                        reader.take(event.entry)
+    for _ in range(connections):
+        await reader.view(callers.session.follow(reader.next), chance.uniform(1, 12))
 
 
 async def list_sessions(callers: Callers, action: Action, chance: random.Random) -> None:

@@ -240,3 +240,13 @@ class Callers:
 def make_words(chance: random.Random) -> str:
     """Make the end of a text."""
     return " ".join(chance.choices(WORDS, k=chance.randint(3, 30)))
+
+
+def choose_start(callers: Callers, chance: random.Random) -> int | None:
+    """Choose the seq from which a viewer follows a session; None: the next one."""
+    return chance.choice((None, 0, max(0, callers.promises.rev - 5)))
+
+
+def choose_request(callers: Callers, chance: random.Random) -> str | None:
+    """Choose one of the newest requests for a viewer; None: it follows the session."""
+    return chance.choice([None, None, *list(callers.promises.messages)[-2:]])

@@ -1,4 +1,4 @@
-"""The live channel's Redis server, which is killed, paused and emptied: viewers still see each reply, once."""
+"""The live channel's Redis server, which fails and is cut off: viewers still see each reply, once."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import shutil
 from contextlib import AsyncExitStack
 from typing import Self
 
-from clew.contract.payloads import AssistantMessage
-from clew.session.events import EntryCommitted, Restarted, SessionEvent, TextAdded
+from clew.local.child import LOOPBACK
 from clew.session.live.channel import VARIABLE
+from tests.support.proxy import Proxy, run_proxy
 from tests.support.redis_server import PROGRAM, RedisServer, run_redis
 
 
 class LiveServer:
-    """The server (Debian: redis-server). Where it is not installed, a round has no live channel.
+    """The server (Debian: redis-server), behind a proxy. Where it is not installed, a round has no live channel.
 
     Attributes:
         env: The variable of all processes that have the channel.
@@ -27,18 +27,20 @@ class LiveServer:
         self._stack = AsyncExitStack()
         self._failing = asyncio.Lock()
         self._redis: RedisServer | None = None
+        self._proxy: Proxy
 
     async def __aenter__(self) -> Self:
         if shutil.which(PROGRAM):
             self._redis = await self._stack.enter_async_context(run_redis())
-            self.env = {VARIABLE: self._redis.address}
+            self._proxy = await self._stack.enter_async_context(run_proxy(f"{LOOPBACK}:{self._redis.port}"))
+            self.env = {VARIABLE: f"redis://{self._proxy.address}"}
         return self
 
     async def __aexit__(self, *_error: object) -> None:
         await self._stack.aclose()
 
     async def fail(self, how: str, seconds: float) -> None:
-        """Have the server fail for some seconds, in one of the ways of `LIVE_FAULTS`."""
+        """Have the server fail, or cut it off, for some seconds, in one of the ways of `LIVE_FAULTS`."""
         redis = self._redis
         if redis is None or self._failing.locked():
             return
@@ -55,28 +57,11 @@ class LiveServer:
                         await asyncio.sleep(seconds)
                     finally:
                         redis.resume()
-                case _:
+                case "empty":
                     await redis.call("FLUSHALL")
-
-
-class Texts:
-    """What one viewer has seen of the replies that grow."""
-
-    def __init__(self) -> None:
-        self._texts: dict[str, str] = {}
-
-    def take(self, event: SessionEvent) -> str | None:
-        """Take the viewer's next event; returns what is wrong."""
-        match event:
-            case TextAdded():
-                known = self._texts.get(event.call_id, "")
-                if event.offset > len(known):
-                    return f"{event.call_id} goes on at {event.offset}, and {len(known)} characters are known"
-                self._texts[event.call_id] = known[: event.offset] + event.text
-            case Restarted():
-                self._texts.pop(event.call_id, None)
-            case EntryCommitted(body=AssistantMessage() as reply):
-                shown = self._texts.pop(event.entry.refs.get("call_id", ""), "")
-                if "call_id" in event.entry.refs and shown != reply.text:
-                    return f"entry {event.seq} has {len(reply.text)} characters, and {len(shown)} were shown"
-        return None
+                case _:
+                    self._proxy.split(how)
+                    try:
+                        await asyncio.sleep(seconds)
+                    finally:
+                        await self._proxy.restore()

@@ -5,15 +5,20 @@ Callers tell it what they were answered. A command without an answer is uncertai
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from bench.ledger import Ledger, check, check_structure
 from clew.contract.payloads import ApprovalPayload, AssistantMessage, ForkPayload, ToolMessage
+from clew.errors import ClewError
+from clew.session.events import EntryCommitted, Restarted, SessionEvent, TextAdded
+from clew_activities.model.reply_in_progress import MAX_STREAMED_CHARACTERS
 from clew_audit.audit import Report
 from clew_workflows.thread.entries import Entry
 from tests.chaos.rules import Span, check_answers, check_hooks, check_images, check_models, find_lost_signals
@@ -21,6 +26,8 @@ from tests.chaos.rules import Span, check_answers, check_hooks, check_images, ch
 Kind = Literal["thread", "effect", "reader", "webhook", "audit", "wedged", "client", "worker", "round"]
 """What is broken: a promise about the thread, a tool's declaration, a reader's view, what a webhook was told, the
 archive or a history, the end of all work, the client's errors, a process, or an error that has ended the round."""
+_MISSING = "\N{REPLACEMENT CHARACTER}"
+"""Stands for a character that a viewer was not shown."""
 
 
 @dataclass(frozen=True)
@@ -105,19 +112,61 @@ class Promises:
 
 
 class Reader:
-    """One reader of a session, which must see each entry once and in order."""
+    """One reader of a session, which must see each entry once and in order.
 
-    def __init__(self, oracle: Oracle, session: str, start: int | None) -> None:
+    `of_request`: it sees the entries of one request alone.
+    """
+
+    def __init__(self, oracle: Oracle, session: str, start: int | None, *, of_request: bool = False) -> None:
         self.next = start
         self._oracle = oracle
         self._session = session
+        self._of_request = of_request
 
     def take(self, entry: Entry) -> None:
         """Take the next entry that the reader was shown."""
-        if self.next is not None and entry.seq != self.next:
+        is_next = self.next is None or entry.seq == self.next or (self._of_request and entry.seq > self.next)
+        if not is_next:
             self._oracle.report("reader", self._session, f"a reader expected seq {self.next}, and saw {entry.seq}")
         self.next = entry.seq + 1
         self._oracle.see(self._session, entry)
+
+    async def view(self, events: AsyncGenerator[SessionEvent, None], seconds: float) -> None:
+        """Take the events of one connection for some seconds, or until they end or an error ends them."""
+        texts = Texts()
+        with suppress(TimeoutError, ClewError):
+            async with asyncio.timeout(seconds), aclosing(events):
+                async for event in events:
+                    if problem := texts.take(event):
+                        self._oracle.report("reader", self._session, problem)
+                    if isinstance(event, EntryCommitted):
+                        self.take(event.entry)
+
+
+class Texts:
+    """What one connection has shown of the replies that grow: once a reply's entry comes, all of it, once.
+
+    Of a long reply a heartbeat has no more than the newest part. The part before it comes with the entry.
+    """
+
+    def __init__(self) -> None:
+        self._texts: dict[str, str] = {}
+
+    def take(self, event: SessionEvent) -> str | None:
+        """Take the next event; returns what is wrong."""
+        match event:
+            case TextAdded():
+                known, end = self._texts.get(event.call_id, ""), event.offset + len(event.text)
+                self._texts[event.call_id] = known[: event.offset].ljust(event.offset, _MISSING) + event.text
+                if event.offset > len(known) and end <= MAX_STREAMED_CHARACTERS:
+                    return f"{event.call_id} goes on at {event.offset}, and {len(known)} characters are known"
+            case Restarted():
+                self._texts.pop(event.call_id, None)
+            case EntryCommitted(body=AssistantMessage() as reply) if call := event.entry.refs.get("call_id"):
+                shown = self._texts.pop(call, "")
+                if shown != reply.text:
+                    return f"a reader saw {shown[:500]!r} of {call}, whose text is {reply.text[:500]!r}"
+        return None
 
 
 class Oracle:

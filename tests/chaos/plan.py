@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from tests.support.proxy import SPLITS
+
 CALLS = {
     "message": 34, "steer": 6, "inject": 4, "signal": 8, "cancel": 4, "operate": 9, "configure": 3, "summarize": 2,
     "resolve": 12, "submit": 8, "hibernate": 2, "close": 1, "fork": 3, "checkpoint": 2, "import": 2, "delete": 2,
@@ -33,8 +35,8 @@ WITH_SETTINGS = ("loop", "down", "form", "misform")
 PROVIDER_FAULTS = (
     "reset", "stall", "limit-seconds", "limit-date", "error", "cut", "garbage", "redirect", "malformed", "huge",
 )  # fmt: skip
-LIVE_FAULTS = ("kill", "pause", "empty")
-"""Those of the live channel's server."""
+LIVE_FAULTS = ("kill", "pause", "empty", *SPLITS)
+"""Those of the live channel's server, and of the way to it."""
 STORE_FAULTS = ("fail", "slow", "reset", "lost-answer", "stale", "lost-write")
 FAULT_PAUSES = {
     "kill": 22.0, "stop": 26.0, "server": 70.0, "provider": 9.0, "store": 14.0, "clock": 40.0, "service": 25.0,
@@ -211,7 +213,8 @@ def _choose_fault(chance: random.Random, kind: str) -> dict[str, Any]:
         case "service":
             return {"how": chance.choice(("kill", "drain", "stop")), "seconds": round(chance.uniform(0, 5), 1)}
         case "live":
-            return {"how": chance.choice(LIVE_FAULTS), "seconds": round(chance.uniform(0, 8), 1)}
+            # Viewers wait 7 seconds for an answer.
+            return {"how": chance.choice(LIVE_FAULTS), "seconds": round(chance.uniform(0, 12), 1)}
         case "store":
             fault = chance.choice(STORE_FAULTS)
             return {"fault": fault, "seconds": round(chance.uniform(3, 18), 1), "share": chance.choice((0.3, 0.6, 1))}

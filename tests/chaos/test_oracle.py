@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 
 import pytest
 
 from bench.ledger import Ledger
+from clew.session.events import EntryCommitted, Restarted, SessionEvent, TextAdded
 from clew_audit.audit import Report
 from clew_audit.differences import Difference
 from clew_workflows.contract.outcomes import RequestOutcome
@@ -168,6 +169,64 @@ def test_a_reader_sees_a_prefix() -> None:
     assert "expected seq 4, and saw 5" in find(oracle)[0]
     Reader(oracle, SESSION, None).take(replace(entries[2], payload={"other": 1}))
     assert "different entries at seq 2" in find(oracle)[1]
+
+
+def test_a_reader_of_a_request_sees_its_entries_in_order() -> None:
+    """Those of other requests lie between them; an entry that comes again is a violation."""
+    entries = make_thread()
+    oracle, _ = keep_promises(entries)
+    reader = Reader(oracle, SESSION, None, of_request=True)
+    for entry in (entries[1], entries[2], entries[5]):
+        reader.take(entry)
+    assert find(oracle) == []
+    reader.take(entries[5])
+    assert "expected seq 6, and saw 5" in find(oracle)[0]
+
+
+def make_reply(text: str) -> EntryCommitted:
+    entry = make_thread()[-2]
+    reply = replace(entry, payload={**entry.payload, "content": text}, refs={**entry.refs, "call_id": "call-1"})
+    return EntryCommitted(seq=reply.seq, entry=reply)
+
+
+def add(offset: int, text: str) -> TextAdded:
+    return TextAdded(call_id="call-1", attempt=1, offset=offset, text=text)
+
+
+RESTARTED = Restarted(call_id="call-1", attempt=2)
+LONG = "thread " * 10_000
+
+
+@pytest.mark.parametrize(
+    ("events", "expected"),
+    [
+        ([add(0, "a ball "), add(7, "of thread"), make_reply("a ball of thread")], ""),
+        ([add(0, "a torch"), add(2, "ball"), make_reply("a ball")], ""),
+        ([add(0, "a torch"), RESTARTED, add(0, "a ball"), make_reply("a ball")], ""),
+        ([add(7, LONG[7:]), add(0, LONG), make_reply(LONG)], ""),
+        ([make_reply("")], ""),
+        ([add(7, "of thread")], "goes on at 7, and 0 characters are known"),
+        ([add(7, LONG[7:]), make_reply(LONG)], "a reader saw"),
+        ([add(0, "a ball "), make_reply("a ball of thread")], "a reader saw 'a ball '"),
+        ([add(0, "a torch"), make_reply("a ball of thread")], "a reader saw 'a torch'"),
+        ([add(0, "a ball "), add(7, "a ball "), make_reply("a ball ")], "a reader saw 'a ball a ball '"),
+        ([add(0, "a ball"), RESTARTED, make_reply("a ball")], "a reader saw ''"),
+        ([make_reply("a ball")], "a reader saw ''"),
+    ],
+)
+async def test_a_connection_shows_each_reply_once(events: list[SessionEvent], expected: str) -> None:
+    """A part that is missing, that comes twice, or of another reply is a violation.
+
+    A restart is none, and a part of a long text that comes with the entry alone is none.
+    """
+    oracle, _ = keep_promises([])
+
+    async def follow() -> AsyncGenerator[SessionEvent, None]:
+        for event in events:
+            yield event
+
+    await Reader(oracle, SESSION, None).view(follow(), 60)
+    assert [expected in problem for problem in find(oracle)] == [True] * bool(expected)
 
 
 def test_a_reader_that_saw_more_than_the_thread_has_is_a_violation() -> None:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
-from collections.abc import Mapping
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from dataclasses import fields
 from hashlib import sha256
-from typing import Any
+from typing import Any, get_args
 
 import httpx
+from httpx_sse import ServerSentEvent
 
-from clew.contract.payloads import AssistantMessage
 from clew.errors import ArchiveUnavailable, ClewError, InvalidInput, NotFound, Refusal, UnknownBlob, UnknownRequest
+from clew.session.events import SessionEvent
 from clew_workflows.contract.outcomes import RequestOutcome
 from clew_workflows.thread.entries import Entry
-from tests.chaos.callers import Callers, make_words
+from tests.chaos.callers import Callers, choose_request, choose_start, make_words
 from tests.chaos.oracle import Reader
 from tests.chaos.plan import Action
 from tests.chaos.service import Service, Web
@@ -32,31 +33,17 @@ GONE = (NotFound, UnknownRequest, UnknownBlob)
 # The rules.
 
 
-class Texts:
-    """The replies of one reader as they grow: what it has read of a reply is in the reply's entry, at its place.
+_EVENTS: Mapping[str, type[SessionEvent]] = {
+    str(field.default): kind for kind in get_args(SessionEvent) for field in fields(kind) if field.name == "type"
+}
 
-    A slow reader gets no more than the newest part of a long text.
-    """
 
-    def __init__(self) -> None:
-        # Where the newest part that has no gap begins, and the part.
-        self._texts: dict[str, tuple[int, str]] = {}
-
-    def take(self, event: Mapping[str, Any]) -> str | None:
-        """Take the next event of a stream; returns what is wrong with it."""
-        match event:
-            case {"type": "text", "call_id": call, "offset": offset, "text": text}:
-                begin, known = self._texts.get(call, (0, ""))
-                is_after = begin <= offset <= begin + len(known)
-                self._texts[call] = (begin, known[: offset - begin] + text) if is_after else (offset, text)
-            case {"type": "restarted", "call_id": call}:
-                self._texts.pop(call, None)
-            case {"type": "entry", "entry": {"kind": "ai_message"} as value}:
-                entry = Entry.from_json(value)
-                said, (begin, read) = entry.body, self._texts.pop(entry.refs.get("call_id", ""), (0, ""))
-                if isinstance(said, AssistantMessage) and not said.text.startswith(read, begin):
-                    return f"a reader saw {read!r} of {entry.refs['call_id']}, whose text is {said.text!r}"
-        return None
+def read_event(data: str) -> SessionEvent:
+    """Read an event as the service sends it."""
+    value: dict[str, Any] = json.loads(data)
+    if "entry" in value:
+        value["entry"] = Entry.from_json(value["entry"])
+    return _EVENTS[value["type"]](**value)
 
 
 def check_posted(answer: Mapping[str, Any], outcome: RequestOutcome) -> str | None:
@@ -128,28 +115,30 @@ async def post(callers: Callers, action: Action, chance: random.Random) -> None:
 
 
 async def stream(callers: Callers, action: Action, chance: random.Random) -> None:
-    """Follow the session over HTTP, and reconnect with the cursor, to any process."""
-    start = chance.choice((None, 0, max(0, callers.promises.rev - 5)))
-    reader, texts, oracle = Reader(callers.oracle, callers.name, start), Texts(), callers.oracle
-    cursor = ""
+    """Follow the session, or one of its newest requests, over HTTP, and reconnect with the cursor, to any process."""
+    request_id, start = choose_request(callers, chance), choose_start(callers, chance)
+    path = f"/v1/sessions/{callers.name}/events"
+    if request_id is not None:
+        path, start = f"/v1/sessions/{callers.name}/requests/{request_id}/events", None
+    reader = Reader(callers.oracle, callers.name, start, of_request=request_id is not None)
     for _ in range(chance.randint(2, 4)):
-        with suppress(TimeoutError, ClewError):
-            async with asyncio.timeout(chance.uniform(1, 6)):
-                events = find_service(callers).operator.receive(
-                    f"/v1/sessions/{callers.name}/events", from_seq=start, cursor=cursor
-                )
-                async with aclosing(events):
-                    async for event in events:
-                        if event.event != "message":
-                            continue
-                        value = json.loads(event.data)
-                        if value["type"] == "entry":
-                            reader.take(Entry.from_json(value["entry"]))
-                            cursor = event.id
-                            if cursor != str(reader.next):
-                                oracle.report("reader", callers.name, f"the cursor after {value['seq']} is {cursor}")
-                        if problem := texts.take(value):
-                            oracle.report("reader", callers.name, problem)
+        cursor = "" if reader.next == start else str(reader.next)
+        received = find_service(callers).operator.receive(path, from_seq=start, cursor=cursor)
+        await reader.view(_read_events(callers, received), chance.uniform(1, 6))
+
+
+async def _read_events(
+    callers: Callers, received: AsyncGenerator[ServerSentEvent, None]
+) -> AsyncGenerator[SessionEvent, None]:
+    """Read a stream's events, and check their cursors."""
+    async with aclosing(received):
+        async for one in received:
+            if one.event != "message":
+                continue
+            event = read_event(one.data)
+            if event.cursor is not None and one.id != str(event.cursor):
+                callers.oracle.report("reader", callers.name, f"the cursor after {event.cursor - 1} is {one.id}")
+            yield event
 
 
 async def upload(callers: Callers, action: Action, chance: random.Random) -> None:

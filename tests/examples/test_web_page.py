@@ -21,8 +21,9 @@ from examples.web import service
 from examples.web.agents import shop
 from tests.support.browser import open_browser
 from tests.support.media import make_pdf, make_png
+from tests.support.proxy import Proxy, run_proxy
 from tests.support.scripts import FOUNDED, PAGE
-from tests.support.web import Proxy, run_proxy, serve
+from tests.support.web import serve
 
 RECONNECTS = 100
 # Characters that JavaScript counts twice, markup that must stay text, and lines.

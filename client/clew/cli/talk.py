@@ -409,7 +409,7 @@ class View:
             case ToolStarted():
                 self.wait(f"running {change.name}")
             case ToolProgressed():
-                self.wait(f"{change.name}: {change.text}")
+                self.wait(change.description)
             case ApprovalRequired() | ResultRequired() | SubagentWaiting() | Retrying():
                 self.print_note(f"[{make_notice(change, self._session_id)}]")
                 if waited := _WAITED_FOR.get(change.type):

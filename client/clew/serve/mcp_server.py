@@ -564,8 +564,8 @@ def describe_progress(event: Change) -> str | None:
     match event:
         case ToolStarted(name=name):
             return f"{name} runs"
-        case ToolProgressed(name=name, text=text):
-            return f"{name}: {text}"
+        case ToolProgressed(description=description):
+            return description
         case ToolFinished(name=str(name), is_error=is_error):
             return f"{name} has failed" if is_error else f"{name} is done"
         case ApprovalRequired(name=name):

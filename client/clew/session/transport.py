@@ -137,7 +137,7 @@ def check_input(model: M) -> M:
 def translate_error(error: RPCError, session_id: str) -> ClewError:
     """Make the Clew error for an error of Temporal's service."""
     match error.status:
-        case RPCStatusCode.NOT_FOUND if error.message.startswith("Namespace"):
+        case _ if lacks_namespace(error):
             return ServerUnreachable(f"the Temporal server has no such namespace: {error.message}")
         case RPCStatusCode.NOT_FOUND if is_rollover(error):
             return Closed(f"session {session_id!r} has ended")
@@ -153,6 +153,11 @@ def translate_error(error: RPCError, session_id: str) -> ClewError:
             return ClewError(f"the call to the Temporal server failed, it may have been carried out: {error.message}")
         case _:
             return ClewError(f"the Temporal server refused the call: {error.message}")
+
+
+def lacks_namespace(error: RPCError) -> bool:
+    """Whether the server does not know the namespace. One that starts knows none for a moment."""
+    return error.status == RPCStatusCode.NOT_FOUND and error.message.startswith("Namespace")
 
 
 def is_unknown(error: RPCError) -> bool:

@@ -13,6 +13,8 @@ export interface Call {
   state: "called" | "running" | "approval" | "result" | "finished" | "failed";
   /** The newest report of its progress. */
   progress?: string;
+  /** The part of the work that is done, from 0 to 1, if the report has it. */
+  fraction?: number | undefined;
   /** The result that the model reads. */
   result?: Content;
   /** The session in which it is decided: a subagent's; absent: this one. */
@@ -82,7 +84,11 @@ export function fold(view: SessionView, event: SessionEvent): SessionView {
     case "tool_started":
       return putCall(view, { id: event.tool_call_id, name: event.name, arguments: event.arguments, state: "running" });
     case "tool_progress":
-      return changeCall(view, event.tool_call_id, { state: "running", progress: event.text });
+      return changeCall(view, event.tool_call_id, {
+        state: "running",
+        progress: event.text,
+        fraction: event.fraction,
+      });
     case "tool_finished":
       return changeCall(view, event.tool_call_id, { state: event.is_error ? "failed" : "finished" });
     case "approval_required":

@@ -21,7 +21,7 @@ from clew.local import Reply, ToolCall
 from clew.session.events import follow
 from tests.support import toolbox
 from tests.support.command_line import open_terminal, run_clew
-from tests.support.scripts import FOUNDED, PAGE, make_boss
+from tests.support.scripts import FOUNDED, PAGE, make_boss, make_tool_script
 from tests.support.stack import Stack, get_last_message, make_client, run_deployment
 from tests.support.waiting import wait_until
 
@@ -235,6 +235,16 @@ async def test_tools_are_shown_as_they_happen(stack: Stack) -> None:
         toolbox.get_gate("shown").set()
         await screen.wait_for("← shown is open\n")
         await screen.wait_for("It was open.\n")
+        assert await screen.wait_for_end() == 0
+
+
+async def test_the_progress_of_a_tool_is_shown_while_it_runs(stack: Stack) -> None:
+    """Its newest report, and how much is done."""
+    call = ToolCall("report_and_wait", {"gate": "half-way"})
+    session = await stack.open(make_tool_script(call), tools=["report_and_wait"])
+    async with open_terminal("ask", session.id, "Do it.", address=stack.server.address) as screen:
+        await screen.wait_for("report_and_wait: half of it (50%)")
+        toolbox.get_gate("half-way").set()
         assert await screen.wait_for_end() == 0
 
 

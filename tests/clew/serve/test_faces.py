@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import Any
 
 import httpx
 import pytest
 
+from clew import Agent, Clew
+from clew.local import ToolCall
 from clew.session.events import follow
 from tests.support import toolbox
 from tests.support.examples import mark_slow_except
-from tests.support.scripts import make_boss
+from tests.support.scripts import make_boss, make_tool_script
 from tests.support.serving import Served, run_service
 from tests.support.stack import Stack, make_client, run_deployment
 from tests.support.waiting import PATIENCE_SECONDS
@@ -48,7 +51,7 @@ def make_request(face: str, name: str, agent: str = "boss", text: str = "go", **
             return {"url": f"/v1/ag-ui/agents/{agent}/run", "json": body}
         case "MCP":
             arguments = {"message": text, "agent": agent, "session_id": name}
-            called = {"name": "run_agent", "arguments": arguments}
+            called = {"name": "run_agent", "arguments": arguments, "_meta": {"progressToken": "p-1"}}
             accepted = {"Accept": "application/json, text/event-stream", "Mcp-Protocol-Version": "2025-06-18"}
             headers = {**accepted, **headers}
             body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": called}
@@ -115,6 +118,64 @@ async def test_a_call_that_waits_in_a_subagent_is_told(served: Served, face: str
         if event.data.get("entry", {}).get("kind") == "run":
             assert event.data["entry"]["payload"]["status"] == "completed"
             break
+
+
+@pytest.fixture
+async def reporting(stack: Stack) -> AsyncIterator[tuple[Served, str]]:
+    """The service, before an agent whose tool has reported its progress and waits; and the gate that it waits for."""
+    clew, gate = make_client(stack), uuid.uuid4().hex
+    model = stack.add_model(make_tool_script(ToolCall("report_and_wait", {"gate": gate})))
+    agent = Agent("reporter", model=model, tools=[toolbox.report_and_wait])
+    async with run_deployment(stack, clew, agent, tools=(toolbox.report_and_wait,)), run_service(clew) as service:
+        yield service, gate
+        toolbox.get_gate(gate).set()
+
+
+@pytest.mark.parametrize("face", ["Responses", "Chat Completions", "useChat", "AG-UI", "MCP"])
+async def test_the_progress_of_a_tool_is_told(reporting: tuple[Served, str], face: str) -> None:
+    """The report and the part that is done, while the tool runs. A protocol that has no event for it gets Clew's."""
+    request = make_request(face, f"chat-{uuid.uuid4().hex}", agent="reporter")
+    told = (await read_until_told(reporting[0].http, request, "half of it"))[-1]
+    report = {"name": "report_and_wait", "text": "half of it", "fraction": 0.5}
+    call = {"tool_call_id": "tool00001", **report}
+    match face:
+        case "Responses":
+            assert told.pop("sequence_number") > 0
+            assert told == {"type": "clew:tool_progress", **call}
+        case "Chat Completions":
+            assert told["clew_tool_progress"] == call
+            assert told["choices"][0]["delta"] == {}
+        case "useChat":
+            data = {"toolCallId": "tool00001", "text": "half of it", "fraction": 0.5}
+            assert told == {"type": "data-tool-progress", "id": "tool00001", "data": data, "transient": True}
+        case "AG-UI":
+            assert (told["type"], told["name"]) == ("CUSTOM", "clew.tool_progress")
+            assert told["value"].items() >= call.items()
+        case "MCP":
+            assert told["method"] == "notifications/progress"
+            assert told["params"]["message"] == "report_and_wait: half of it (50%)"
+
+
+async def test_the_events_of_a_session_have_the_progress_of_a_tool_and_its_history_has_none(
+    reporting: tuple[Served, str],
+) -> None:
+    """Of the session and of the request. No entry and no event of the workflow keeps a report."""
+    served, gate = reporting
+    session_id = f"chat-{uuid.uuid4().hex}"
+    await served.http.put(f"/v1/sessions/{session_id}", json={"agent": "reporter"})
+    sent = await served.http.post(f"/v1/sessions/{session_id}/messages", json={"content": "go"})
+    requests = f"/v1/sessions/{session_id}/requests/{sent.json()['request_id']}"
+    for path in (f"/v1/sessions/{session_id}/events?from_seq=0", f"{requests}/events"):
+        async with aclosing(served.receive(path)) as events:
+            told = await anext(event.data async for event in events if event.data["type"] == "tool_progress")
+        assert (told["tool_call_id"], told["text"], told["fraction"]) == ("tool00001", "half of it", 0.5)
+    toolbox.get_gate(gate).set()
+    assert (await served.http.get(requests, params={"wait": 60})).json()["answer"] == "all of it"
+    clew: Clew = served.app.state.clew
+    history = await clew.temporal.get_workflow_handle(served.scope(session_id)).fetch_history()
+    kept = b"".join(event.SerializeToString() for event in history.events)
+    assert b"all of it" in kept
+    assert b"half of it" not in kept
 
 
 async def test_the_events_of_a_session_tell_what_waits_in_a_subagent(served: Served) -> None:

@@ -16,8 +16,10 @@ from clew.local import Reply, ToolCall
 from tests.support.browser import open_browser
 from tests.support.media import make_png
 from tests.support.rolling import make_id
+from tests.support.scripts import make_tool_script
 from tests.support.serving import Served, run_service
 from tests.support.stack import Stack, get_last_message, make_client, run_deployment
+from tests.support.toolbox import get_gate
 from tests.support.waiting import wait_until
 
 HOSTILE = "<img src=x onerror='window.hacked=1'> [go](javascript:window.hacked=1) **bold** `code`"
@@ -108,6 +110,22 @@ async def test_a_conversation_is_had_in_the_studio(stack: Stack) -> None:
 
 
 @pytest.mark.slow
+async def test_the_progress_of_a_tool_is_shown(stack: Stack) -> None:
+    """Its newest report while it runs, and how much is done."""
+    gate = make_id()
+    call = ToolCall("report_and_wait", {"gate": gate})
+    async with run_service(stack.clew) as served:
+        name = make_id()
+        model = stack.add_model(make_tool_script(call))
+        session = await stack.clew.open(served.scope(name), model=model, tools=["report_and_wait"])
+        async with open_page(served, f"#/s/{name}") as page:
+            await session.message("do it")
+            state = page.locator(".tool .state")
+            await expect(state).to_have_text("runs: half of it (50%)")
+            get_gate(gate).set()
+            await expect(state).to_have_text("done")
+
+
 async def test_hostile_texts_stay_texts(stack: Stack) -> None:
     """A reply's Markdown is shown as Markdown, its markup, its unsafe links and its deepest quotes as text."""
     async with run_service(stack.clew) as served:

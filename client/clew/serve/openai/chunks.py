@@ -70,10 +70,10 @@ class Chunks:
                 self._messages += 1
             case "response.output_item.done":
                 yield from self._take_item(event["item"])
-            case events.WAITING:
+            case kind if kind in events.UNNUMBERED:
                 # The field is one of Clew's: programs that do not know it read a chunk without text.
-                waiting = {name: value for name, value in event.items() if name not in ("type", "sequence_number")}
-                yield self._make({}) | {"clew_waiting": waiting}
+                told = {name: value for name, value in event.items() if name not in ("type", "sequence_number")}
+                yield self._make({}) | {kind.replace(":", "_"): told}
             case "response.failed" | "response.incomplete" | "response.completed":
                 response = event["response"]
                 check_outcome(response)

@@ -28,6 +28,7 @@ from clew.session.events import (
     SubagentWaiting,
     TextAdded,
     ThinkingAdded,
+    ToolProgressed,
     Voided,
     Waits,
 )
@@ -51,6 +52,10 @@ _PIECE = re.compile(rf"\s*\S{{1,{PIECE_CHARACTERS}}}")
 
 WAITING = "clew:waiting"
 """The type of the event that tells of a call for whose decision or result the response does not end."""
+PROGRESS = "clew:tool_progress"
+"""The type of the event that tells how far a tool call is that runs. The API has no event for it."""
+UNNUMBERED = (WAITING, PROGRESS)
+"""Events without a number of their own: a stream that goes on behind a number has them, too."""
 
 Event = dict[str, Any]
 
@@ -215,6 +220,8 @@ class ResponseEvents:
                 pass
             case ApprovalRequired() | ResultRequired() | SubagentWaiting():
                 yield self._tell_waiting(change)
+            case ToolProgressed():
+                yield self._tell_progress(change)
             case Waits() if not change.others_run:
                 yield from self._wait(change)
             case EntryCommitted():
@@ -251,6 +258,12 @@ class ResponseEvents:
         call = {"session_id": session_id, "needs": needs, "tool_call_id": event.tool_call_id}
         asked = {"name": event.name, "arguments": event.arguments}
         return {"type": WAITING, "sequence_number": self.last_number, **call, **asked}
+
+    def _tell_progress(self, event: ToolProgressed) -> Event:
+        """Tell how far a call is. The event has no number of its own: another reading may not have it."""
+        told = {"tool_call_id": event.tool_call_id, "name": event.name, "text": event.text}
+        fraction = {} if event.fraction is None else {"fraction": event.fraction}
+        return {"type": PROGRESS, "sequence_number": self.last_number, **told, **fraction}
 
     # Replies.
 

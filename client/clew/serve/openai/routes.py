@@ -15,7 +15,7 @@ from pydantic_core import from_json
 from clew.serve.bodies import check_texts, depend_on_body, measure_body, receive_body, work_on
 from clew.serve.openai import bodies, fields, turns
 from clew.serve.openai.asks import Ask, note_key
-from clew.serve.openai.events import WAITING, Event, ResponseEvents
+from clew.serve.openai.events import UNNUMBERED, Event, ResponseEvents
 from clew.serve.openai.refusals import InvalidValue, make_error_body
 from clew.serve.openai.turns import Turn
 from clew.serve.problems import find_reader
@@ -108,7 +108,7 @@ async def stream(
     """Make the server-sent events of a response, behind the one with a number."""
     async with aclosing(turns.follow(turn, events)) as following:
         async for event in following:
-            if starting_after is None or event["sequence_number"] > starting_after or event["type"] == WAITING:
+            if starting_after is None or event["sequence_number"] > starting_after or event["type"] in UNNUMBERED:
                 yield encode_event(event)
 
 

@@ -161,6 +161,12 @@ class ToolProgressed(_Event):
     text: str
     fraction: float | None = None
 
+    @property
+    def description(self) -> str:
+        """The tool and its report, for people: `count: half of it (50%)`."""
+        done = "" if self.fraction is None else f" ({self.fraction:.0%})"
+        return f"{self.name}: {self.text}{done}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolFinished(_Event):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 import weakref
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Sequence
@@ -40,8 +41,8 @@ from clew.session.events.history_polls import (
 )
 from clew.session.events.live_view import LiveDecisions, LiveFlights, Task
 from clew.session.handle import SessionHandle
-from clew.session.live.channel import Item, Said
-from clew.session.live.reader import Watch, find_reader
+from clew.session.live.channel import DECISIONS_SECONDS, Item, Said
+from clew.session.live.reader import find_reader
 from clew.session.session_reads import FollowedParts, list_calls_of_subagents, read_entries, read_newest_entry
 from clew.session.transport import Pauses
 from clew_workflows.contract import EntriesQuery, FollowQuery
@@ -438,10 +439,10 @@ class Hub:
         called.set()
         self._decisions = LiveDecisions()
         hear = partial(self._hear, execution.run_id, decided, called)
-        with self._reader.watch(self.handle.session_id, hear) if self._reader else nullcontext() as watch:
+        with self._reader.watch(self.handle.session_id, hear) if self._reader else nullcontext():
             await _run_until_first(
                 self._watch(execution, decided, called),
-                self._fetch_when(decided, execution.run_id, watch),
+                self._fetch_when(decided, execution.run_id),
                 self._read_heartbeats_when(called, decided, execution.run_id),
                 self._look_at_subagents(),
             )
@@ -474,8 +475,8 @@ class Hub:
             if news.has_ended:
                 return
 
-    async def _fetch_when(self, decided: asyncio.Event, run_id: str, watch: Watch | None) -> None:
-        self._must_ask = not (watch and await self._catch_up(run_id, watch))
+    async def _fetch_when(self, decided: asyncio.Event, run_id: str) -> None:
+        self._must_ask = not (self._reader and await self._catch_up(run_id))
         while True:
             await decided.wait()
             decided.clear()
@@ -489,17 +490,21 @@ class Hub:
             with suppress(Closed, NotFound):
                 await persist(self._fetch)
 
-    async def _catch_up(self, run_id: str, watch: Watch) -> bool:
+    async def _catch_up(self, run_id: str) -> bool:
         """Learn from the live channel what the session has decided before. Returns whether it has the newest."""
-        tasks, _ = await asyncio.gather(read_newest_tasks(self.handle, run_id), _wait_for_first_items(watch))
-        # Without any decision, the session has been at rest for longer than the channel keeps them.
-        if not tasks or self._decisions.is_empty or not await self._is_told(tasks[-1]):
+        tasks = await read_newest_tasks(self.handle, run_id)
+        # A session that has fewer entries than are known is another one: the query finds that out.
+        known = self._snapshot.next_seq if self._snapshot else 0
+        if not tasks:
+            # A new session has decided nothing yet.
+            return tasks is not None and not known
+        # Of a session that has been at rest for long the channel tells nothing any more.
+        is_kept = time.time() - tasks[-1][1] / 1e9 < DECISIONS_SECONDS
+        if not is_kept or not await self._is_told(tasks[-1]):
             self._decisions.confirm(tasks)
             return False
         newest = takewhile(self._decisions.knows, reversed(tasks))
         self._decisions.confirm(reversed(list(newest)))
-        # A session that has fewer entries than are known is another one: the query finds that out.
-        known = self._snapshot.next_seq if self._snapshot else 0
         return self._decisions.find_rev(tasks[-1]) >= known
 
     async def _use_decisions(self) -> bool:
@@ -674,13 +679,6 @@ class Hub:
     @staticmethod
     def _now() -> float:
         return asyncio.get_running_loop().time()
-
-
-async def _wait_for_first_items(watch: Watch) -> None:
-    """Wait until what the live channel has of a session has been taken, if it answers."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(TELLING_SECONDS):
-            await watch.begun.wait()
 
 
 async def _run_until_first(*work: Coroutine[Any, Any, None]) -> None:

@@ -22,7 +22,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from clew.session.events.feed import Flight, Retry
 from clew.session.handle import SessionHandle
-from clew.session.transport import Pauses
+from clew.session.transport import Pauses, lacks_namespace
 from clew_workflows.contract.errors import (
     ArchiveUnavailable,
     ClewError,
@@ -57,7 +57,7 @@ _FINAL_STATUSES = (
 def is_passing(error: Exception) -> bool:
     """Whether the same read may succeed later."""
     if isinstance(error, RPCError):
-        return error.status not in _FINAL_STATUSES
+        return error.status not in _FINAL_STATUSES or lacks_namespace(error)
     if type(error) is ClewError and isinstance(error.__cause__, RPCError):
         return is_passing(error.__cause__)
     return isinstance(error, _PASSING)
@@ -153,7 +153,7 @@ async def describe(handle: SessionHandle, run_id: str = "") -> Execution | None:
             request, timeout=timedelta(seconds=CALL_SECONDS)
         )
     except RPCError as error:
-        if error.status == RPCStatusCode.NOT_FOUND and not error.message.startswith("Namespace"):
+        if error.status == RPCStatusCode.NOT_FOUND and not lacks_namespace(error):
             return None
         raise
     info = answer.workflow_execution_info
@@ -191,8 +191,11 @@ async def watch_history(handle: SessionHandle, run_id: str, known_events: int) -
             return
 
 
-async def read_newest_tasks(handle: SessionHandle, run_id: str) -> list[tuple[int, int]]:
-    """Read the newest workflow tasks that the history has, in order, as `News.decided` has them."""
+async def read_newest_tasks(handle: SessionHandle, run_id: str) -> list[tuple[int, int]] | None:
+    """Read the newest workflow tasks that the history has, in order, as `News.decided` has them.
+
+    None: the newest events have none, and there are older ones.
+    """
     client = handle.client
     answer = await client.workflow_service.get_workflow_execution_history_reverse(
         GetWorkflowExecutionHistoryReverseRequest(
@@ -202,7 +205,7 @@ async def read_newest_tasks(handle: SessionHandle, run_id: str) -> list[tuple[in
         ),
         timeout=timedelta(seconds=CALL_SECONDS),
     )
-    return _list_decided(reversed(answer.history.events), {})
+    return _list_decided(reversed(answer.history.events), {}) or (None if answer.next_page_token else [])
 
 
 def _list_decided(events: Iterable[HistoryEvent], started: dict[int, int]) -> list[tuple[int, int]]:

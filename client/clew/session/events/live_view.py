@@ -106,11 +106,6 @@ class LiveDecisions:
         newest = max(self.confirmed[-1:] + ([self._used] if self._used else []), default=(0, 0))
         self.confirmed += [task for task in tasks if task > newest]
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether the channel has told of no task."""
-        return not self._known
-
     def knows(self, task: Task) -> bool:
         """Whether it is known what a task has decided, or that the channel does not have it."""
         return task in self._known

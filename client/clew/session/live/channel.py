@@ -37,6 +37,8 @@ FIELD = b"d"
 """The field of a stream's item that has its JSON."""
 GROUPS = 16
 """Groups of streams. In a cluster those of a group are on one server, so that one call reads them."""
+DECISIONS_SECONDS = 600
+"""Seconds after its last decision in which a session's decisions are kept."""
 CONNECT_SECONDS = 2.0
 """Time within which the server accepts a connection."""
 _SCHEMES = ("redis", "rediss")

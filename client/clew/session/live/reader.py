@@ -61,12 +61,10 @@ class Watch:
     Attributes:
         session_id: The session.
         take: Takes new items of both its streams. Items may come again after the connection was lost.
-        begun: What was there at first has been taken.
     """
 
     session_id: str
     take: Callable[[Sequence[Item]], None]
-    begun: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 @dataclass(eq=False, slots=True)
@@ -156,7 +154,6 @@ class Reader:
                 await self._lose()
                 await pauses.wait()
         await self._take(answer, cursors)
-        watch.begun.set()
         # A cluster has the streams of a group on one server; a single server has all.
         number = find_group(name[0]) if self._is_cluster else 0
         group = self._groups.setdefault(number, _Group(b"clew:{%d}:wake:%s" % (number, self._id)))

@@ -73,6 +73,21 @@ test("a reply grows, and the iteration ends with the request", async () => {
   assert.equal(view.ending.status, "completed");
 });
 
+test("the newest report of a tool is in the view while it runs", () => {
+  const call = { id: "t-1", name: "count", arguments: {} };
+  const payload = { role: "assistant", content: "", tool_calls: [call] };
+  const report = { type: "tool_progress", tool_call_id: "t-1", name: "count" };
+  const events = [
+    { type: "entry", seq: 1, entry: { id: "e-1", seq: 1, kind: "ai_message", payload, refs: {} } },
+    { type: "tool_started", tool_call_id: "t-1", name: "count", arguments: {} },
+    { ...report, text: "half of it", fraction: 0.5 },
+    { ...report, text: "nearly all" },
+  ];
+  const shown = events.map((_, index) => events.slice(0, index + 1).reduce(fold, EMPTY_VIEW).messages[0].calls[0]);
+  assert.deepEqual(shown[2], { ...call, state: "running", progress: "half of it", fraction: 0.5 });
+  assert.deepEqual([shown[3].progress, shown[3].fraction], ["nearly all", undefined]);
+});
+
 test("streams that are cut go on: each entry once, the whole text, nothing twice", async () => {
   const session = await open();
   const { cuts, cutting } = makeCutting(2);

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
 
 from clew import Clew, ContextPolicy
 from clew.errors import Busy, Interrupted, NotFound, UnknownRequest
@@ -24,14 +25,18 @@ from clew.session.events import (
     TextAdded,
     ToolFinished,
     ToolStarted,
+    follow,
+    history_polls,
 )
+from clew.session.events.history_polls import Execution
+from clew.session.handle import SessionHandle
 from tests.support.holding import hold_intake, note_answers, run_holding_worker, wait_for_answers
 from tests.support.processes import open_session_on, run_worker_process
+from tests.support.proxy import run_proxy
 from tests.support.rolling import list_runs, make_id, run_rolling_worker
 from tests.support.stack import Stack, get_last_message
 from tests.support.viewers import Viewer, check_events, collect, list_seqs, list_types, select, watch
 from tests.support.waiting import PATIENCE_SECONDS
-from tests.support.web import run_proxy
 
 WORDS = " ".join(f"word{number}" for number in range(12))
 
@@ -274,6 +279,22 @@ async def test_a_slow_viewer_gets_fewer_events_and_every_entry(stack: Stack) -> 
 def has_more_texts(count: int, events: list[SessionEvent]) -> bool:
     """Whether there are more texts than a number of them."""
     return len(select(events, TextAdded)) > count
+
+
+async def test_viewers_wait_for_a_server_that_starts(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not know its namespace for a moment."""
+    session = await stack.open(lambda _body: Reply("fine"))
+    refusals = [RPCError("Namespace default is not found.", RPCStatusCode.NOT_FOUND, b"")]
+
+    async def describe(handle: SessionHandle, run_id: str = "") -> Execution | None:
+        if refusals:
+            raise refusals.pop()
+        return await history_polls.describe(handle, run_id)
+
+    monkeypatch.setattr(follow, "describe", describe)
+    async with watch(session) as viewer:
+        await viewer.wait_for_seq(0)
+    assert not refusals
 
 
 @pytest.mark.slow

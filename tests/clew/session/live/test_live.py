@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from bench.streaming import count_calls
 from clew import Session
 from clew.contract.payloads import AssistantMessage
 from clew.local import Reply, ToolCall
+from clew.local.child import LOOPBACK
 from clew.session.events import (
     EntryCommitted,
     Restarted,
@@ -23,7 +25,11 @@ from clew.session.events import (
     follow,
     live_view,
 )
+from clew.session.live import channel
+from clew.session.live.reader import find_reader
+from clew_activities import live_writer
 from tests.support.live import WORDS, LiveStack, connect, run_live
+from tests.support.proxy import SPLITS, Proxy, run_proxy
 from tests.support.redis_server import RedisServer, run_redis, run_redis_cluster, run_secured_redis
 from tests.support.rolling import make_id
 from tests.support.stack import Stack
@@ -44,6 +50,11 @@ async def redis() -> AsyncIterator[RedisServer]:
     """Run a server for one test."""
     async with run_redis() as server:
         yield server
+
+
+def cut_off(redis: RedisServer) -> AbstractAsyncContextManager[Proxy]:
+    """Run a proxy before a server, which cuts it off."""
+    return run_proxy(f"{LOOPBACK}:{redis.port}")
 
 
 def read_text(events: Sequence[SessionEvent]) -> str:
@@ -92,6 +103,24 @@ async def test_each_word_comes_by_the_channel(stack: Stack, redis: RedisServer) 
             "get_workflow_execution_history",
             "get_workflow_execution_history_reverse",
         }
+
+
+@pytest.mark.usefixtures("patient_viewers")
+async def test_a_session_that_was_just_opened_is_not_asked(stack: Stack, redis: RedisServer) -> None:
+    """Its first decisions come by the channel a moment later."""
+    async with run_live(stack, redis.address) as live:
+        sent, followed = await live.open()
+        with count_calls(live.viewer.temporal) as calls:
+            live.speaker.begin()
+            async with watch(followed) as viewer:
+                await viewer.wait_for(lambda events: events)
+                await sent.message("go")
+                live.speaker.say()
+                await see(viewer, live, 1)
+                live.speaker.end()
+                await viewer.wait_for(lambda events: any(is_reply(event) for event in events))
+                check_events(viewer.events)
+        assert calls["query_workflow"] == 0
 
 
 @pytest.mark.usefixtures("patient_viewers")
@@ -176,6 +205,65 @@ async def test_without_the_server_heartbeats_tell(stack: Stack, redis: RedisServ
             await request.result()
             await viewer.wait_for(lambda events: any(is_reply(event) for event in events))
             check_events(viewer.events)
+
+
+@pytest.mark.parametrize("how", SPLITS)
+async def test_a_split_network_loses_no_word(
+    stack: Stack, redis: RedisServer, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Nobody reaches the server, which lives on: heartbeats tell meanwhile. Afterwards viewers read it again."""
+    async with cut_off(redis) as proxy, run_live(stack, f"redis://{proxy.address}") as live:
+        sent, followed = await live.open()
+        reader = find_reader(followed._handle.client)
+        assert reader
+        live.speaker.begin()
+        request = await sent.message("go")
+        async with watch(followed) as first:
+            live.speaker.say(2)
+            await see(first, live, 2)
+            proxy.split(how)
+            live.speaker.say(2)
+            await see(first, live, 4)
+            await wait_until(lambda: not reader.is_up)
+            late = await connect(stack, live.sender.task_queue, reader.channel.address)
+            async with watch(late.session(sent.id)) as second:
+                await see(second, live, 4)
+                monkeypatch.setattr(follow, "read_flights", read_no_heartbeats)
+                await proxy.restore()
+                for count in range(5, WORDS):
+                    live.speaker.say()
+                    await see(first, live, count)
+                    await see(second, live, count)
+                live.speaker.end()
+                await request.result()
+                for viewer in (first, second):
+                    await viewer.wait_for(lambda events: any(is_reply(event) for event in events))
+                    check_events(viewer.events)
+
+
+async def read_no_heartbeats(*_arguments: object) -> tuple[()]:
+    """Have heartbeats tell nothing: what viewers see comes by the channel."""
+    return ()
+
+
+@pytest.mark.parametrize("how", SPLITS)
+async def test_no_call_waits_for_the_server(
+    stack: Stack, redis: RedisServer, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """A session answers while the server cannot be reached. The writer's patience is longer than the test's."""
+    monkeypatch.setattr(live_writer, "WRITE_SECONDS", 10 * PATIENCE_SECONDS)
+    monkeypatch.setattr(channel, "CONNECT_SECONDS", 10 * PATIENCE_SECONDS)
+    async with cut_off(redis) as proxy, run_live(stack, f"redis://{proxy.address}") as live:
+        sent, _ = await live.open()
+        await run_turn(live, sent)
+        live.speaker.begin()
+        request = await sent.message("again")
+        live.speaker.say()
+        proxy.split(how)
+        live.speaker.end()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            assert await request.answer() == live.speaker.text
+            await run_turn(live, sent)
 
 
 def is_reply(event: SessionEvent) -> bool:

@@ -4,11 +4,13 @@ import { call, follow, makeId, pause, readBytes } from "./api.js";
 import { makeAnswer, makeDecision } from "./approvals.js";
 import { makeProviderCall, makeSources, makeText, makeThinking, makeToolFold, shorten } from "./conversation.js";
 import { makeMarkdown } from "./markdown.js";
-import { SHOWN, copy, describeCosts, formatBytes, get, getListedStatus, getText, make, makeButton, makeLink, makeSessionLink, number, setContent, tell, words } from "./view.js";
+import { SHOWN, copy, describeCosts, formatBytes, get, getListedStatus, getText, make, makeButton, makeLink, makeSessionLink, number, percent, setContent, tell, words } from "./view.js";
 
 const MAX_FILES = 10;
 const MOST_TITLE = 80;
 const OPEN = { working: true, awaiting_approval: true, awaiting_external: true };
+
+const describeProgress = ({ text, fraction }) => (fraction === undefined ? text : `${text} (${percent(fraction)})`);
 
 export class Chat {
   constructor(id, list) {
@@ -150,7 +152,7 @@ export class Chat {
     else if (type === "thinking") this.grow("thinking", event);
     else if (type === "restarted") this.voidReply();
     else if (type === "tool_started") this.setTool(event.tool_call_id, event.name, event.arguments, "runs …");
-    else if (type === "tool_progress") this.setTool(event.tool_call_id, event.name, null, `runs: ${event.text}`);
+    else if (type === "tool_progress") this.setTool(event.tool_call_id, event.name, null, `runs: ${describeProgress(event)}`);
     else if (type === "approval_required") this.setTool(event.tool_call_id, event.name, event.arguments, "asks", makeDecision);
     else if (type === "result_required") this.setTool(event.tool_call_id, event.name, event.arguments, "waits for its result", makeAnswer);
     else if (type === "subagent_waiting") this.noteSubagent(event);
