@@ -25,6 +25,8 @@ from clew_workflows.host.local_runs import LOCAL_RUNS, Decided
 WHOLE_SECONDS = 1.0
 """Seconds after which an item has all that was said, also if nothing is new. Viewers that come late begin with it.
 They read heartbeats if none comes."""
+BEGIN_SECONDS = 0.1
+"""Seconds until a call that has said nothing is written. Its first word does not wait behind that item."""
 WHOLE_ITEMS = 100
 """Items after which the next one has all, too."""
 WHOLE_BYTES_PER_SECOND = 32 * 1024
@@ -173,8 +175,10 @@ class LiveWriter:
                 note_heartbeats()
                 self._note(call)
 
+            if info.attempt == 1:
+                call.whole_at = asyncio.get_running_loop().time() + BEGIN_SECONDS
             self._calls.add(call)
-            self._note(call)
+            self._wake()
             try:
                 yield note
             finally:
@@ -249,7 +253,8 @@ class LiveWriter:
                 for call in self._calls:
                     call.whole_at = 0.0
                 continue
-            await asyncio.sleep(began + max(FASTEST_SECONDS, written / ITEMS_PER_SECOND) - loop.time())
+            if written:
+                await asyncio.sleep(began + max(FASTEST_SECONDS, written / ITEMS_PER_SECOND) - loop.time())
             if self._calls and not (self._new or self._decided):
                 self._has_new.clear()
                 due = min((call.whole_at for call in self._calls), default=loop.time())

@@ -117,7 +117,7 @@ class Reader:
         self._is_cluster: bool | None = None
 
     @contextmanager
-    def watch(self, session_id: str, take: Callable[[Sequence[Item]], None]) -> Iterator[Watch]:
+    def watch(self, session_id: str, take: Callable[[Sequence[Item]], None]) -> Iterator[None]:
         """Read a session's streams while the body runs, from their oldest items on."""
         watch = Watch(session_id, take)
         self._count(1)
@@ -125,7 +125,7 @@ class Reader:
             self._holding = asyncio.create_task(self._hold())
         task = asyncio.create_task(self._add(watch))
         try:
-            yield watch
+            yield
         finally:
             task.cancel()
             for number, group in list(self._groups.items()):
