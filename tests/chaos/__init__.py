@@ -32,8 +32,8 @@ oracle checks, while the round runs and at its end:
 - Threads: each accepted message, input and operation is in the thread once; each request has one outcome, the one
   that its callers got; a repeated command got the same answer; seqs have no gap. A signal that was accepted is in
   the thread, unless the session was being closed.
-- Readers: each reader saw a prefix of the thread, in order, and all saw the same entries. A growing text was the
-  beginning of its entry. Another tenant read nothing.
+- Readers: each reader saw a prefix of the thread, in order, and all saw the same entries. Each connection showed
+  all of a reply, once, before its entry. Another tenant read nothing.
 - Tools: they write each effect to a file outside of Clew. A tool that is not `idempotent` took effect once at most,
   others within their retries. None ran without a model's call, or without an approval that it needs.
 - Hooks: no model saw a message, no tool a call, and no caller an answer that the hooks refuse.
