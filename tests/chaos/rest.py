@@ -8,6 +8,7 @@ from contextlib import suppress
 from functools import partial
 
 from clew.errors import ClewError, Closed, UnknownRequest
+from clew.session.transport import Pauses
 from tests.chaos.actions import resolve, submit
 from tests.chaos.callers import Callers, GaveUp
 from tests.chaos.plan import Action
@@ -16,7 +17,9 @@ REST_SECONDS = 300.0
 """Seconds within which everything has come to rest. A session may wait a minute until it tries its store again."""
 LAST = "r-last"
 """The id of the last request of a session."""
-_PAUSE_SECONDS = 0.3
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.3, 5.0
+"""Seconds between two questions. A worker without a cache replays the session for each: constant ones of all sessions
+would take the time in which they come to rest."""
 
 
 async def come_to_rest(callers: Callers, seed: int, seconds: float = REST_SECONDS) -> None:
@@ -41,7 +44,7 @@ async def come_to_rest(callers: Callers, seed: int, seconds: float = REST_SECOND
 
 
 async def _decide_until_idle(callers: Callers, chance: random.Random) -> None:
-    action = Action(0, 0, "resolve")
+    action, pauses = Action(0, 0, "resolve"), Pauses(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
     while True:
         await resolve(callers, action, chance)
         await submit(callers, action, chance)
@@ -50,7 +53,7 @@ async def _decide_until_idle(callers: Callers, chance: random.Random) -> None:
             await callers.open()
         elif status.status == "idle" and not (status.queued_messages or status.subagents):
             return
-        await asyncio.sleep(_PAUSE_SECONDS)
+        await pauses.wait()
 
 
 async def _read_outcomes(callers: Callers) -> None:
