@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack
 from functools import cache
 from typing import Any
 
+import httpx
 import pytest
 from temporalio.worker import _workflow
 
@@ -72,6 +73,13 @@ def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, py
 def patient_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give MCP servers the time to start that a busy machine needs."""
     monkeypatch.setattr(mcp_connection, "CONNECT_SECONDS", PATIENCE_SECONDS)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patient_clients() -> None:
+    """Give HTTP clients without a timeout of their own the time that a busy machine needs: 5 seconds by default."""
+    default = httpx._config.DEFAULT_TIMEOUT_CONFIG
+    default.connect = default.read = default.write = default.pool = PATIENCE_SECONDS
 
 
 @pytest.fixture(scope="session", autouse=True)

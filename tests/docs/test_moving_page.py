@@ -74,6 +74,8 @@ async def test_both_sides_give_the_same_answer(stack: Stack, tmp_path: Path, sec
             "OPENAI_API_KEY": served.token,
             "OPENAI_AGENTS_DISABLE_TRACING": "1",
             "OTEL_SDK_DISABLED": "true",
+            # Without a limit for the first workflow task, which imports the framework: 2 seconds by default.
+            "TEMPORAL_DEBUG": "1",
         }
         # It has newer packages than the clients of other tests can share.
         environment = "peers/pydantic_ai" if section == PYDANTIC_AI else "clients"

@@ -43,6 +43,12 @@ async def served(stack: Stack) -> AsyncIterator[Served]:
         yield service
 
 
+@pytest.fixture(autouse=True)
+def patient_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the client the time that a busy machine needs: it takes a slow server for one of an old version."""
+    monkeypatch.setattr("mcp.client.session.DISCOVER_TIMEOUT_SECONDS", PATIENCE_SECONDS)
+
+
 @pytest.fixture
 def protocol(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """A version of the protocol. The client offers it instead of the newest one that has sessions."""
