@@ -116,7 +116,7 @@ class _Beat:
         self._rest = compute_rest_interval(self._info.heartbeat_timeout)
         self._begun_at = self._sent_at = self._checked_at = self._loop.time()
         self._followed_until = -math.inf
-        self._shown = details()[:1]
+        self._shown: Sequence[Any] | None = None
         self._is_noted = False
         self._shown_from: float | None = None
         # Of a session in another process: when viewers are asked for next, and the number of their queries.
