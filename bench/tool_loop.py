@@ -20,7 +20,6 @@ from array import array
 from contextlib import AsyncExitStack
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -28,9 +27,9 @@ from rich.table import Table
 from bench.endless import compute_p95
 from bench.peers.process import Setting, find_python, peer_process
 from bench.peers.rows import ROWS
-from bench.peers.script import Script
+from bench.peers.script import serve_script
 from bench.recording import add_write_option, record
-from clew.local import scripted_model, temporal_server
+from clew.local import temporal_server
 
 CLEW = "clew"
 BESIDE = (CLEW, "pydantic_ai", "openai_agents")
@@ -41,22 +40,14 @@ WARM_UP = 2
 
 async def measure(rounds: int, console: Console) -> None:
     """Have each take the turn, one after the other, and print how long it took."""
-    script = Script()
-
-    def answer(body: dict[str, Any]) -> Any:
-        model.requests.clear()
-        return script(body)
-
     async with AsyncExitStack() as exits:
         folder = Path(exits.enter_context(tempfile.TemporaryDirectory(prefix="clew-loop-")))
         server = await exits.enter_async_context(temporal_server(ui=False))
-        model = await exits.enter_async_context(scripted_model(answer))
+        _, model = await exits.enter_async_context(serve_script())
         processes = {}
         for key in BESIDE:
             row = ROWS[key]
-            setting = Setting(
-                *(row.module, row.environment, row.configuration, model.base_url, server.address, folder / key)
-            )
+            setting = Setting(*(row.module, row.environment, row.configuration, model, server.address, folder / key))
             processes[key] = await exits.enter_async_context(peer_process(setting))
         times = {key: array("d") for key in BESIDE}
         for number in range(WARM_UP + rounds):

@@ -64,7 +64,7 @@ ASK_SECONDS = 5
 async def send_heartbeats(
     details: Callable[[], Sequence[Any]] = lambda: (), *, shows: bool = False
 ) -> AsyncIterator[Callable[[], None]]:
-    """Send heartbeats with `details()` while the body runs. It calls the given function when they may be new.
+    """Send heartbeats with `details()` while the body runs. The body calls the given function when they may be new.
 
     The first one follows after 4 seconds, so that the server has no work with an activity that ends soon. A repeated
     attempt sends one before the body starts: until then the server shows that of the attempt before.
@@ -118,7 +118,7 @@ class _Beat:
         self._followed_until = -math.inf
         self._shown: Sequence[Any] | None = None
         self._is_noted = False
-        self._shown_from: float | None = None
+        self._shown_from = math.inf
         # Of a session in another process: when viewers are asked for next, and the number of their queries.
         self._ask_at = self._begun_at + FIRST_QUESTION_SECONDS
         self._ask_pause = self._rest
@@ -197,14 +197,12 @@ class _Beat:
 
     @property
     def _shown_interval(self) -> float:
-        shown_for = 0.0 if self._shown_from is None else self._loop.time() - self._shown_from
-        return compute_shown_interval(shown_for, len(_followed))
+        return compute_shown_interval(self._loop.time() - self._shown_from, len(_followed))
 
     @property
     def _has_news(self) -> bool:
         """Whether the details show something new."""
-        self._is_noted = self._is_noted and self._details()[:1] != self._shown
-        return self._is_noted
+        return self._is_noted and self._details()[:1] != self._shown
 
     @property
     def _asks(self) -> bool:
@@ -220,8 +218,7 @@ class _Beat:
         if now - self._sent_at >= self._rest - 0.001:
             self._send()
         elif self.is_followed and now - self._sent_at >= self._shown_interval - 0.001 and self._has_news:
-            if self._shown_from is None:
-                self._shown_from = now
+            self._shown_from = min(self._shown_from, now)
             self._send()
         self._schedule()
 

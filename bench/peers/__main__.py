@@ -22,26 +22,20 @@ from typing import Any
 from bench.peers.process import PeerFailed, Setting, find_python, peer_process
 from bench.peers.rows import ROWS, Row
 from bench.peers.scenarios import Bench
-from bench.peers.script import Script
+from bench.peers.script import serve_script
 from bench.peers.tables import PAGE, fill_page
 from bench.recording import describe_machine
-from clew.local import scripted_model, temporal_server
+from clew.local import temporal_server
 
 RESULTS = Path(__file__).with_name("results.json")
 
 
 async def measure(row: Row, turns: int, seconds: float) -> dict[str, Any]:
     """Measure one row on a Temporal server of its own, beside the floor; `load` is the machine's in these minutes."""
-    script = Script()
-
-    def answer(body: dict[str, Any]) -> Any:
-        model.requests.clear()
-        return script(body)
-
     with tempfile.TemporaryDirectory(prefix="clew-peers-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        async with temporal_server(ui=False) as server, scripted_model(answer) as model:
-            places = {"model": model.base_url, "temporal": server.address}
+        async with temporal_server(ui=False) as server, serve_script() as (script, model):
+            places = {"model": model, "temporal": server.address}
             floor = Setting("peer_floor", None, "", folder=folder / "floor", **places)
             setting = Setting(row.module, row.environment, row.configuration, folder=folder / "peer", **places)
             async with peer_process(floor) as beside:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter, defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from bench.peers.conversation import ANSWER, TOOL
-from clew.local import Reply, ToolCall
+from clew.local import Reply, ToolCall, scripted_model
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,19 @@ class Script:
     async def wait_until_held(self, name: str) -> None:
         """Wait until the answer with a name waits."""
         await self.held[name].wait()
+
+
+@asynccontextmanager
+async def serve_script() -> AsyncIterator[tuple[Script, str]]:
+    """Serve the model; yields its script and its base URL. The server keeps no requests."""
+    script = Script()
+
+    def answer(body: dict[str, Any]) -> Reply:
+        model.requests.clear()
+        return script(body)
+
+    async with scripted_model(answer) as model:
+        yield script, model.base_url
 
 
 def read_text(message: dict[str, Any]) -> str:

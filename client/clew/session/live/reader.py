@@ -55,7 +55,7 @@ def find_reader(client: Client) -> Reader | None:
 
 
 @dataclass(eq=False, slots=True)
-class Watch:
+class _Watch:
     """A session that is watched.
 
     Attributes:
@@ -76,7 +76,7 @@ class _Cursor:
         read: The newest item that was read.
     """
 
-    watch: Watch
+    watch: _Watch
     read: bytes = BEGINNING
 
 
@@ -119,7 +119,7 @@ class Reader:
     @contextmanager
     def watch(self, session_id: str, take: Callable[[Sequence[Item]], None]) -> Iterator[None]:
         """Read a session's streams while the body runs, from their oldest items on."""
-        watch = Watch(session_id, take)
+        watch = _Watch(session_id, take)
         self._count(1)
         if self._holding is None:
             self._holding = asyncio.create_task(self._hold())
@@ -140,7 +140,7 @@ class Reader:
         self._viewers += more
         self._changed.set()
 
-    async def _add(self, watch: Watch) -> None:
+    async def _add(self, watch: _Watch) -> None:
         """Read what the session's streams have, and have the group read them from there on."""
         name = self.channel.name_decisions(watch.session_id), self.channel.name_stream(watch.session_id)
         cursors = {stream: _Cursor(watch) for stream in name}
@@ -168,14 +168,11 @@ class Reader:
     async def _hold(self) -> None:
         """Hold the connection until there has been no viewer for a while."""
         try:
-            is_over = False
-            while not is_over:
+            while self._changed.is_set():
                 self._changed.clear()
-                try:
+                with suppress(TimeoutError):
                     async with asyncio.timeout(None if self._viewers else IDLE_SECONDS):
                         await self._changed.wait()
-                except TimeoutError:
-                    is_over = not self._viewers
         finally:
             self._holding = None
             await self._disconnect()
