@@ -361,8 +361,13 @@ class Caller:
         """
         return self.clew.session(self.scope(session_id))
 
-    async def open(self, session_id: str, **config: Unpack[SessionOptions]) -> Session:
+    async def open(self, session_id: str, *, compares: bool = False, **config: Unpack[SessionOptions]) -> Session:
         """Open a session of this tenant as `Clew.open` does. Its metadata has the tenant.
+
+        Args:
+            session_id: The session, as callers know it.
+            compares: The caller reads `Session.ignored`: a session that exists is queried for it.
+            config: The configuration.
 
         Raises:
             Forbidden: The key does not permit the agent, the model or another field.
@@ -376,7 +381,7 @@ class Caller:
         await self.check_room(scoped)
         if has_model:
             config["metadata"] = self.add_tenant(config.get("metadata"))
-        return await self.clew.open(scoped, **config)
+        return await self.clew._open(scoped, config, compares=compares)
 
     async def forget_unresolved(self, session: Session, failure: str | None) -> None:
         """Delete a session that has nothing but a request which has failed, since no worker has its agent or model.

@@ -294,7 +294,7 @@ async def open_session(
 
 
 async def _open(caller: Caller, session_id: str, config: dict[str, Any], key: str | None = None) -> JSONResponse:
-    session = await caller.open(session_id, **cast("Any", config))
+    session = await caller.open(session_id, compares=True, **cast("Any", config))
     ignored = {name: value for name, value in session.ignored.items() if name != "metadata"}
     if key is not None and ignored:
         raise RequestReused(

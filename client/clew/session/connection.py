@@ -228,6 +228,10 @@ class Clew(SessionLists):
             session = await clew.open("support-4711", agent="support", metadata={"user": "ada"})
             other = await clew.open("s-1", model="openai:gpt-4o", tools=["lookup_order"])
         """
+        return await self._open(session_id, config, compares=True)
+
+    async def _open(self, session_id: str, config: SessionOptions, *, compares: bool) -> Session:
+        """Open a session. `compares`: the caller reads `Session.ignored`: a session that exists is queried for it."""
         validate_session_id(session_id)
         fields = drop_absent(config)
         handle, known, status = self._make_handle(session_id), dict[str, Any](), None
@@ -247,7 +251,7 @@ class Clew(SessionLists):
             ignored = find_ignored(session_id, requested, status.config)
         else:
             is_new = await start_or_resume(self.temporal, session_id, start, self.task_queue)
-            ignored = {} if is_new else await read_ignored(handle, requested)
+            ignored = {} if is_new or not compares else await read_ignored(handle, requested)
         return Session(self.temporal, session_id, self.task_queue, ignored)
 
     def _make_handle(self, session_id: str) -> SessionHandle:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated
 
 import httpx
 import pytest
-from fastapi import Request
+from fastapi import FastAPI, Request
 from pydantic import BaseModel
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -19,6 +21,7 @@ from clew.serve.application import Readiness
 from clew.serve.bodies import read_body
 from clew.serve.streams import Drain
 from tests.support.serving import make_key
+from tests.support.waiting import wait_until
 
 TOKEN, KEY = make_key("own", "acme", requests_per_minute=1000)
 OTHER_TOKEN, OTHER_KEY = make_key("other", "else", requests_per_minute=1000)
@@ -163,3 +166,22 @@ async def test_a_short_absence_of_the_server_leaves_the_process_ready() -> None:
     assert await is_ready()
     drain.announce()
     assert not await is_ready()
+
+
+async def test_an_application_that_is_over_leaves_the_memory() -> None:
+    """A process that makes one application after another holds none of those before."""
+
+    async def use_one() -> weakref.ref[FastAPI]:
+        app = make_app(Keys([KEY]), clew=object())  # type: ignore[arg-type]
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as http:
+            for path in ("/docs", "/openapi.json", "/health/live", "/v1/sessions"):
+                await http.get(path)
+        return weakref.ref(app)
+
+    used = [await use_one() for _ in range(2)]
+
+    def have_left() -> bool:
+        gc.collect()
+        return not any(reference() for reference in used)
+
+    await wait_until(have_left)

@@ -443,7 +443,7 @@ class Hub:
             await _run_until_first(
                 self._watch(execution, decided, called),
                 self._fetch_when(decided, execution.run_id),
-                self._read_heartbeats_when(called, decided, execution.run_id),
+                self._read_heartbeats_when(called, decided, execution),
                 self._look_at_subagents(),
             )
 
@@ -572,11 +572,13 @@ class Hub:
         next_seq = entries[-1].seq + 1 if entries else snapshot.next_seq
         self._publish(replace(snapshot, next_seq=next_seq, status=status, ended=ended))
 
-    async def _read_heartbeats_when(self, called: asyncio.Event, decided: asyncio.Event, run_id: str) -> None:
+    async def _read_heartbeats_when(self, called: asyncio.Event, decided: asyncio.Event, begun: Execution) -> None:
         """Read the heartbeats while calls are in flight, and let the session know that they are read.
 
-        Of calls that the live channel tells of they are read rarely: they say which attempts have failed.
+        Of calls that the live channel tells of they are read rarely: they say which attempts have failed. `begun`:
+        the workflow run as it has just been described.
         """
+        described: Execution | None = begun
         while True:
             await called.wait()
             described_at = self._now()
@@ -587,8 +589,8 @@ class Hub:
                 if called.is_set() or not is_live or self._now() - described_at > LIVE_SECONDS:
                     called.clear()
                     described_at = self._now()
-                    execution = await describe(self.handle, run_id)
-                    pending = execution.pending if execution else ()
+                    described = described or await describe(self.handle, begun.run_id)
+                    pending, described = described.pending if described else (), None
                     started, read = list_started(pending), await read_flights(self.handle, pending)
                     if read != self._described:
                         self._described, changed_at = read, self._now()

@@ -28,10 +28,11 @@ from clew.session.events import (
 from clew.session.live import channel
 from clew.session.live.reader import find_reader
 from clew_activities import live_writer
-from tests.support.live import WORDS, LiveStack, connect, run_live
+from tests.support.live import MODEL, WORDS, LiveStack, connect, run_live
 from tests.support.proxy import SPLITS, Proxy, run_proxy
 from tests.support.redis_server import RedisServer, run_redis, run_redis_cluster, run_secured_redis
 from tests.support.rolling import make_id
+from tests.support.serving import run_service
 from tests.support.stack import Stack
 from tests.support.toolbox import get_gate
 from tests.support.viewers import Viewer, check_events, collect, select, watch
@@ -120,6 +121,27 @@ async def test_a_session_that_was_just_opened_is_not_asked(stack: Stack, redis: 
                 live.speaker.end()
                 await viewer.wait_for(lambda events: any(is_reply(event) for event in events))
                 check_events(viewer.events)
+        assert calls["query_workflow"] == 0
+
+
+@pytest.mark.usefixtures("patient_viewers")
+async def test_a_page_of_use_chat_asks_nothing(stack: Stack, redis: RedisServer) -> None:
+    """Its next message opens the chat, is sent and followed without a query of the session, which would be billed."""
+    async with run_live(stack, redis.address) as live, run_service(live.viewer) as served:
+        chat = {"id": make_id(), "model": MODEL}
+
+        async def say(text: str) -> None:
+            live.speaker.begin()
+            live.speaker.end()
+            message = {"id": make_id(), "role": "user", "parts": [{"type": "text", "text": text}]}
+            answered = await served.http.post("/v1/ui/chat", json={**chat, "messages": [message]})
+            assert answered.text.endswith("data: [DONE]\n\n")
+            assert live.speaker.words[-1] in answered.text
+
+        await say("go")
+        with count_calls(live.viewer.temporal) as calls:
+            await say("again")
+        assert calls["update_workflow_execution"] == 1
         assert calls["query_workflow"] == 0
 
 
