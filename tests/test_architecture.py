@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 SOURCES = {
     "clew": ROOT / "client" / "clew",
@@ -145,6 +147,14 @@ def _find_imports(module: Module) -> Iterator[str]:
             for alias in node.names:
                 inner = f"{source}.{alias.name}"
                 yield inner if inner in list_modules() else source
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forget_modules() -> Iterator[None]:
+    """Free the syntax trees: while they are there, each collection of garbage pauses the tests that follow."""
+    yield
+    list_modules.cache_clear()
+    list_imports.cache_clear()
 
 
 def find_rank(name: str) -> int | None:
