@@ -33,7 +33,14 @@ TIERS = ((5, 50.0), (5, 45.0), (10, 40.0), (30, 35.0), (50, 30.0), (100, 25.0))
 """Business's prices: millions of actions, and the dollars for each of them."""
 RETAINED, ACTIVE = 0.00105, 0.042
 """Dollars for a gigabyte and hour of history."""
-CASES = {"is as above": 0, "calls one tool": 2, "sends one webhook": 3, "has its model call": 2, "is watched": 14}
+CASES = {
+    "is as above": 0,
+    "calls one tool": 2,
+    "sends one webhook": 3,
+    "has its model call": 2,
+    "comes by the Responses API": 1,
+    "is watched": 14,
+}
 """What a turn costs more, in actions."""
 
 

@@ -125,24 +125,31 @@ async def test_a_session_that_was_just_opened_is_not_asked(stack: Stack, redis: 
 
 
 @pytest.mark.usefixtures("patient_viewers")
-async def test_a_page_of_use_chat_asks_nothing(stack: Stack, redis: RedisServer) -> None:
-    """Its next message opens the chat, is sent and followed without a query of the session, which would be billed."""
+@pytest.mark.parametrize(("path", "queries"), [("/v1/ui/chat", 0), ("/v1/responses", 1)])
+async def test_a_turn_by_http_asks_as_often_as_its_price_says(
+    stack: Stack, redis: RedisServer, path: str, queries: int
+) -> None:
+    """`useChat`'s next message is sent and followed without a query of the session; Responses reads its status."""
     async with run_live(stack, redis.address) as live, run_service(live.viewer) as served:
-        chat = {"id": make_id(), "model": MODEL}
+        conversation = (await served.http.post("/v1/conversations", json={})).json()["id"]
+        chat = make_id()
 
-        async def say(text: str) -> None:
+        async def say() -> None:
             live.speaker.begin()
             live.speaker.end()
-            message = {"id": make_id(), "role": "user", "parts": [{"type": "text", "text": text}]}
-            answered = await served.http.post("/v1/ui/chat", json={**chat, "messages": [message]})
-            assert answered.text.endswith("data: [DONE]\n\n")
+            message = {"id": make_id(), "role": "user", "parts": [{"type": "text", "text": "go"}]}
+            if path == "/v1/ui/chat":
+                body: dict[str, Any] = {"id": chat, "model": MODEL, "messages": [message]}
+            else:
+                body = {"conversation": conversation, "model": MODEL, "input": "go", "stream": True}
+            answered = await served.http.post(path, json=body)
             assert live.speaker.words[-1] in answered.text
 
-        await say("go")
+        await say()
         with count_calls(live.viewer.temporal) as calls:
-            await say("again")
+            await say()
         assert calls["update_workflow_execution"] == 1
-        assert calls["query_workflow"] == 0
+        assert calls["query_workflow"] == queries
 
 
 @pytest.mark.usefixtures("patient_viewers")
