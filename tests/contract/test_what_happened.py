@@ -118,14 +118,14 @@ async def test_a_session_is_not_put_away_before_a_call_has_returned(stack: Stack
 async def test_the_end_of_a_request_in_the_middle_of_a_round_tells_the_truth(stack: Stack, tmp_path: Path) -> None:
     """The outcome names the tool that was running at the deadline."""
     session = await stack.open(make_payer(tmp_path), tools=["pay"])
-    request = await session.message("pay", timeout_seconds=2)
+    request = await session.message("pay", timeout_seconds=5)
     await wait_until_half_paid(session, tmp_path)
     with pytest.raises(RequestFailed) as failed:
         await request.answer()
     error = failed.value.outcome.error
     assert error
     assert error.type == "timeout"
-    assert error.message == "no answer within 2 seconds: tool 'pay' (tool00002) had not returned"
+    assert error.message == "no answer within 5 seconds: tool 'pay' (tool00002) had not returned"
     released(tmp_path)
     paid, doubt = (await session.ask("what was paid?")).split(" | ")
     assert paid == "paid 5"
@@ -152,10 +152,10 @@ async def test_a_deadline_within_a_reply_says_that_it_was_being_streamed(stack: 
     """The error also says how much of the reply had arrived."""
     session = await stack.open(lambda _body: Reply("word " * 100, tokens_per_second=10))
     with pytest.raises(RequestFailed) as failed:
-        await session.ask("go", timeout_seconds=2)
+        await session.ask("go", timeout_seconds=5)
     error = failed.value.outcome.error
     assert error
-    assert error.message.startswith("no answer within 2 seconds: the reply was being streamed, ")
+    assert error.message.startswith("no answer within 5 seconds: the reply was being streamed, ")
     assert error.message.endswith(" characters had arrived")
 
 

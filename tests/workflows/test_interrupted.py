@@ -224,7 +224,7 @@ async def test_a_reply_without_text_leaves_no_entry(stack: Stack) -> None:
 
 async def test_a_reply_that_times_out_keeps_what_was_read(stack: Stack) -> None:
     """The request's time is over in the middle of the stream."""
-    session = await stack.open(write_at_length, request_timeout_seconds=2)
+    session = await stack.open(write_at_length, request_timeout_seconds=5)
     request = await session.message("go")
     async with watch_reply(session, 50):
         outcome = await request.result()

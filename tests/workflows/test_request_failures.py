@@ -62,7 +62,7 @@ async def test_what_may_pass_is_tried_again_within_the_request(stack: Stack) -> 
 async def test_a_request_has_its_time_and_no_more(stack: Stack) -> None:
     """Retries end with the request's timeout, and the outcome names the last failure."""
     session = await stack.open(lambda _body: Reply("overloaded", status=HTTPStatus.SERVICE_UNAVAILABLE))
-    outcome = await (await session.message("hello", timeout_seconds=2)).result()
+    outcome = await (await session.message("hello", timeout_seconds=5)).result()
     assert outcome.status == "failed"
     assert outcome.error is not None
     assert outcome.error.type == "timeout"
