@@ -18,7 +18,14 @@ from typing import Any, Unpack
 from temporalio.api.enums.v1 import TaskQueueType
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
-from temporalio.client import Client, Interceptor, PayloadLimitsConfig, Plugin
+from temporalio.client import (
+    Client,
+    Interceptor,
+    PayloadLimitsConfig,
+    Plugin,
+    WorkflowExecution,
+    WorkflowExecutionDescription,
+)
 from temporalio.common import Priority, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.converter import DataConverter
@@ -32,7 +39,7 @@ from temporalio.runtime import (
     TelemetryConfig,
     TelemetryFilter,
 )
-from temporalio.service import RPCError, TLSConfig
+from temporalio.service import RPCError, RPCStatusCode, TLSConfig
 
 from clew.session._encryption import decrypt_token, encrypt_client
 from clew.session.handle import STARTING_SECONDS, SessionHandle, name_repetition, run_service
@@ -234,14 +241,15 @@ class Clew(SessionLists):
         """Open a session. `compares`: the caller reads `Session.ignored`: a session that exists is queried for it."""
         validate_session_id(session_id)
         fields = drop_absent(config)
-        handle, known, status = self._make_handle(session_id), dict[str, Any](), None
+        handle, known = self._make_handle(session_id), dict[str, Any]()
+        status = ended = None
         if fields.keys().isdisjoint(("agent", "model")):
             try:
                 status = await read_status(handle, only_open=True)
                 known = _select_model(status.config, status.model)
             except (Closed, NotFound):
-                # It has ended, and Temporal may have deleted its workflow: its archive has the configuration.
-                known = await self._read_archived_model(session_id)
+                ended = await _describe(handle)
+                known = (ended and _read_listed_model(ended)) or await self._read_archived_model(session_id)
         try:
             start = make_input(SessionConfig, known | fields)
         except InvalidInput as error:
@@ -250,7 +258,7 @@ class Clew(SessionLists):
         if status and not status.closed:
             ignored = find_ignored(session_id, requested, status.config)
         else:
-            is_new = await start_or_resume(self.temporal, session_id, start, self.task_queue)
+            is_new = await start_or_resume(self.temporal, session_id, start, self.task_queue, ended)
             ignored = {} if is_new or not compares else await read_ignored(handle, requested)
         return Session(self.temporal, session_id, self.task_queue, ignored)
 
@@ -531,6 +539,26 @@ def _select_model(config: Mapping[str, Any], model: str) -> dict[str, Any]:
     return {"agent": config["agent"]} if config.get("agent") else {"model": model}
 
 
+def _read_listed_model(ended: WorkflowExecution) -> dict[str, Any]:
+    """Read the same field of a session that has ended, as Temporal lists it; empty: its archive has to be read.
+
+    A session that continues has its configuration from its archive.
+    """
+    listed = {pair.key.name: pair.value for pair in ended.typed_search_attributes}
+    names = {"agent": listed.get("ClewAgent"), "model": listed.get("ClewModel")}
+    return next(({name: value} for name, value in names.items() if value), {})
+
+
+async def _describe(handle: SessionHandle) -> WorkflowExecutionDescription | None:
+    """Describe a session's newest workflow run; None: Temporal has deleted it."""
+    try:
+        return await handle.workflow.describe()
+    except RPCError as error:
+        if error.status == RPCStatusCode.NOT_FOUND:
+            return None
+        raise translate_error(error, handle.session_id) from error
+
+
 # Start a session's workflow, also one that has ended.
 
 
@@ -570,24 +598,34 @@ async def start_session(
     return has_started(handle)
 
 
-async def start_or_resume(client: Client, session_id: str, config: SessionConfig, task_queue: str) -> bool:
+async def start_or_resume(
+    client: Client,
+    session_id: str,
+    config: SessionConfig,
+    task_queue: str,
+    ended: WorkflowExecutionDescription | None = None,
+) -> bool:
     """Start a session, or continue it from its archive. Returns whether it is new.
+
+    `ended`: its newest workflow run, if it has just been found that this one has ended.
 
     Raises:
         Interrupted: The session was terminated or timed out: its workflow could not archive its last entries.
         ServerUnreachable: No server answers.
     """
     try:
-        try:
-            return await start_session(client, session_id, config, task_queue, WorkflowIDReusePolicy.REJECT_DUPLICATE)
-        except WorkflowAlreadyStartedError:
-            ended = await client.get_workflow_handle(session_id).describe()
-            if ended.workflow_type == DELETED_WORKFLOW:
-                return await start_session(client, session_id, config, task_queue)
-            if ended.status in INTERRUPTED:
-                raise make_interrupted(session_id) from None
-            await start_session(client, session_id, config, task_queue, after=ended.run_id)
-            return False
+        if ended is None:
+            try:
+                reuse = WorkflowIDReusePolicy.REJECT_DUPLICATE
+                return await start_session(client, session_id, config, task_queue, reuse)
+            except WorkflowAlreadyStartedError:
+                ended = await client.get_workflow_handle(session_id).describe()
+        if ended.workflow_type == DELETED_WORKFLOW:
+            return await start_session(client, session_id, config, task_queue)
+        if ended.status in INTERRUPTED:
+            raise make_interrupted(session_id)
+        await start_session(client, session_id, config, task_queue, after=ended.run_id)
+        return False
     except RPCError as error:
         raise translate_error(error, session_id) from error
 
