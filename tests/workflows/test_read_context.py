@@ -10,7 +10,7 @@ import pytest
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
-from clew import Clew, ContextPolicy
+from clew import Clew, ContextPolicy, Session
 from clew.local import Reply
 from clew.thread import Thread
 from clew_activities.archive import Archive, Store
@@ -69,24 +69,36 @@ async def test_it_answers_as_the_query_does(stack: Stack, clew: Clew) -> None:
         assert (await read(clew, fork.id, **asked))["messages"] == answer["messages"]
 
 
-@pytest.mark.slow
-async def test_pages_are_of_one_context_while_the_session_goes_on(stack: Stack, clew: Clew) -> None:
-    """Asked for with the `next_page` and `at_seq` of the answer, by workflow and by query."""
+async def read_first_page(clew: Clew, model: str) -> tuple[Session, dict[str, Any], dict[str, Any]]:
+    """Read the first page of a large context, and have its session go on; returns what the rest is asked for by."""
     wide = ContextPolicy(max_input_tokens=2_000_000, reserve_output_tokens=100)
-    session = await clew.open(make_id(), model=stack.add_model("fine"), context_policy=wide)
+    session = await clew.open(make_id(), model=model, context_policy=wide)
     for turn in range(5):
         await session.ask(f"{turn} " + "long " * 50_000)
     first = await read(clew, session.id)
-    assert first["at_seq"] == first["meta"]["basis_last_seq"]
     await session.ask("meanwhile")
-    rest = {"page": first["next_page"], "at_seq": first["at_seq"]}
+    return session, first, {"page": first["next_page"], "at_seq": first["at_seq"]}
+
+
+@pytest.mark.slow
+async def test_pages_are_of_one_context_while_the_session_goes_on(stack: Stack, clew: Clew) -> None:
+    """Asked for with the `next_page` and `at_seq` of the answer, also when the session has rolled over since."""
+    session, first, rest = await read_first_page(clew, stack.add_model("fine"))
+    assert first["at_seq"] == first["meta"]["basis_last_seq"]
     second = await read(clew, session.id, **rest)
     assert second["meta"] == first["meta"]
     assert [message["content"][:2] for message in first["messages"] + second["messages"]][::2] == [
         f"{turn} " for turn in range(5)
     ]
     assert "next_page" not in second
-    assert await session._handle.workflow.query("context", rest) == second
+
+
+@pytest.mark.slow
+async def test_a_query_has_the_same_pages(stack: Stack) -> None:
+    """Of what the session has not archived."""
+    session, first, rest = await read_first_page(stack.clew, stack.add_model("fine"))
+    assert await session._handle.workflow.query("context", {"at_seq": first["at_seq"]}) == first
+    assert await session._handle.workflow.query("context", rest) == await read(stack.clew, session.id, **rest)
 
 
 async def test_a_call_that_is_being_made_can_be_read(stack: Stack, clew: Clew) -> None:
