@@ -68,6 +68,8 @@ REST_SECONDS = 20.0
 """Longest time between two looks for a hibernated session's next workflow run, in seconds."""
 TELLING_SECONDS = 0.2
 """Time in which the live channel tells what a workflow task has decided, before the session is asked."""
+PREPARING_SECONDS = 2.0
+"""Seconds for which a session that is being prepared is not asked for a request: it decides about it afterwards."""
 SUBAGENTS_SECONDS = 3.0
 """Seconds between two looks for calls that wait in the subagents of a session whose calls run."""
 RECENT_ENTRIES = 1000
@@ -222,9 +224,10 @@ async def wait_for_decision(
 
 
 async def _share_start(hub: Hub, request_id: str) -> int:
-    known = (await hub.wait_for_snapshot()).status
+    await hub.wait_until_prepared()
     if (seq := hub.find_message(request_id)) is not None:
         return seq
+    known = hub.snapshot.status
     return await hub.share(("request", request_id), lambda: _find_start(hub.handle, request_id, known))
 
 
@@ -378,6 +381,14 @@ class Hub:
             return [entry async for entry in read_entries(self.handle, query)]
 
         return await self.share(query.model_dump_json(), read)
+
+    async def wait_until_prepared(self) -> None:
+        """Wait for a snapshot; a moment longer while the session is being prepared, before it decides anything."""
+        snapshot = await self.wait_for_snapshot()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PREPARING_SECONDS):
+                while snapshot.status and snapshot.status.status == "preparing":
+                    snapshot = await self.wait_for_snapshot(snapshot)
 
     def find_message(self, request_id: str) -> int | None:
         """Find the seq of a request's message among the newest entries; None: it is not there."""

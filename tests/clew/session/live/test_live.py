@@ -125,6 +125,28 @@ async def test_a_session_that_was_just_opened_is_not_asked(stack: Stack, redis: 
 
 
 @pytest.mark.usefixtures("patient_viewers")
+@pytest.mark.parametrize("hibernates", [False, True])
+async def test_a_session_that_is_being_prepared_is_not_asked(
+    stack: Stack, redis: RedisServer, monkeypatch: pytest.MonkeyPatch, *, hibernates: bool
+) -> None:
+    """It decides about a request when it is prepared, or read from its archive. Its viewer waits for that."""
+    monkeypatch.setattr(follow, "PREPARING_SECONDS", PATIENCE_SECONDS)
+    async with run_live(stack, redis.address) as live:
+        session = await live.viewer.open(make_id(), model=MODEL)
+        if hibernates:
+            await run_turn(live, session)
+            await session.hibernate()
+            await live.viewer.open(session.id)
+        live.speaker.begin()
+        live.speaker.end()
+        with count_calls(live.viewer.temporal) as calls:
+            request = await session.message("go")
+            events = [event async for event in request.events()]
+        assert read_text(events) == live.speaker.text
+        assert calls["query_workflow"] == 0
+
+
+@pytest.mark.usefixtures("patient_viewers")
 @pytest.mark.parametrize(("path", "queries"), [("/v1/ui/chat", 0), ("/v1/responses", 1)])
 async def test_a_turn_by_http_asks_as_often_as_its_price_says(
     stack: Stack, redis: RedisServer, path: str, queries: int
