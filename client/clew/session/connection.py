@@ -23,7 +23,6 @@ from temporalio.client import (
     Interceptor,
     PayloadLimitsConfig,
     Plugin,
-    WorkflowExecution,
     WorkflowExecutionDescription,
 )
 from temporalio.common import Priority, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
@@ -39,7 +38,7 @@ from temporalio.runtime import (
     TelemetryConfig,
     TelemetryFilter,
 )
-from temporalio.service import RPCError, RPCStatusCode, TLSConfig
+from temporalio.service import RPCError, TLSConfig
 
 from clew.session._encryption import decrypt_token, encrypt_client
 from clew.session.handle import STARTING_SECONDS, SessionHandle, name_repetition, run_service
@@ -49,7 +48,15 @@ from clew.session.live.reader import use_channel
 from clew.session.session import Session
 from clew.session.session_lists import SessionLists
 from clew.session.session_reads import read_status, read_thread
-from clew.session.transport import INTERRUPTED, drop_absent, dump_input, make_input, make_interrupted, translate_error
+from clew.session.transport import (
+    INTERRUPTED,
+    drop_absent,
+    dump_input,
+    make_input,
+    make_interrupted,
+    translate_error,
+    translate_errors,
+)
 from clew_workflows.contract import (
     AGENTS_WORKFLOW,
     DELETE_WORKFLOW,
@@ -247,9 +254,13 @@ class Clew(SessionLists):
             try:
                 status = await read_status(handle, only_open=True)
                 known = _select_model(status.config, status.model)
-            except (Closed, NotFound):
-                ended = await _describe(handle)
-                known = (ended and _read_listed_model(ended)) or await self._read_archived_model(session_id)
+            except Closed:
+                async with translate_errors(session_id):
+                    ended = await handle.workflow.describe()
+                known = _read_listed_model(ended) or await self._read_archived_model(session_id)
+            except NotFound:
+                # Temporal may have deleted its workflow.
+                known = await self._read_archived_model(session_id)
         try:
             start = make_input(SessionConfig, known | fields)
         except InvalidInput as error:
@@ -539,7 +550,7 @@ def _select_model(config: Mapping[str, Any], model: str) -> dict[str, Any]:
     return {"agent": config["agent"]} if config.get("agent") else {"model": model}
 
 
-def _read_listed_model(ended: WorkflowExecution) -> dict[str, Any]:
+def _read_listed_model(ended: WorkflowExecutionDescription) -> dict[str, Any]:
     """Read the same field of a session that has ended, as Temporal lists it; empty: its archive has to be read.
 
     A session that continues has its configuration from its archive.
@@ -547,16 +558,6 @@ def _read_listed_model(ended: WorkflowExecution) -> dict[str, Any]:
     listed = {pair.key.name: pair.value for pair in ended.typed_search_attributes}
     names = {"agent": listed.get("ClewAgent"), "model": listed.get("ClewModel")}
     return next(({name: value} for name, value in names.items() if value), {})
-
-
-async def _describe(handle: SessionHandle) -> WorkflowExecutionDescription | None:
-    """Describe a session's newest workflow run; None: Temporal has deleted it."""
-    try:
-        return await handle.workflow.describe()
-    except RPCError as error:
-        if error.status == RPCStatusCode.NOT_FOUND:
-            return None
-        raise translate_error(error, handle.session_id) from error
 
 
 # Start a session's workflow, also one that has ended.
