@@ -18,13 +18,7 @@ from typing import Any, Unpack
 from temporalio.api.enums.v1 import TaskQueueType
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
-from temporalio.client import (
-    Client,
-    Interceptor,
-    PayloadLimitsConfig,
-    Plugin,
-    WorkflowExecutionDescription,
-)
+from temporalio.client import Client, Interceptor, PayloadLimitsConfig, Plugin
 from temporalio.common import Priority, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.converter import DataConverter
@@ -48,15 +42,7 @@ from clew.session.live.reader import use_channel
 from clew.session.session import Session
 from clew.session.session_lists import SessionLists
 from clew.session.session_reads import read_status, read_thread
-from clew.session.transport import (
-    INTERRUPTED,
-    drop_absent,
-    dump_input,
-    make_input,
-    make_interrupted,
-    translate_error,
-    translate_errors,
-)
+from clew.session.transport import INTERRUPTED, drop_absent, dump_input, make_input, make_interrupted, translate_error
 from clew_workflows.contract import (
     AGENTS_WORKFLOW,
     DELETE_WORKFLOW,
@@ -248,18 +234,13 @@ class Clew(SessionLists):
         """Open a session. `compares`: the caller reads `Session.ignored`: a session that exists is queried for it."""
         validate_session_id(session_id)
         fields = drop_absent(config)
-        handle, known = self._make_handle(session_id), dict[str, Any]()
-        status = ended = None
+        handle, known, status = self._make_handle(session_id), dict[str, Any](), None
         if fields.keys().isdisjoint(("agent", "model")):
             try:
                 status = await read_status(handle, only_open=True)
                 known = _select_model(status.config, status.model)
-            except Closed:
-                async with translate_errors(session_id):
-                    ended = await handle.workflow.describe()
-                known = _read_listed_model(ended) or await self._read_archived_model(session_id)
-            except NotFound:
-                # Temporal may have deleted its workflow.
+            except (Closed, NotFound):
+                # It has ended, and Temporal may have deleted its workflow: its archive has the configuration.
                 known = await self._read_archived_model(session_id)
         try:
             start = make_input(SessionConfig, known | fields)
@@ -269,7 +250,7 @@ class Clew(SessionLists):
         if status and not status.closed:
             ignored = find_ignored(session_id, requested, status.config)
         else:
-            is_new = await start_or_resume(self.temporal, session_id, start, self.task_queue, ended)
+            is_new = await start_or_resume(self.temporal, session_id, start, self.task_queue)
             ignored = {} if is_new or not compares else await read_ignored(handle, requested)
         return Session(self.temporal, session_id, self.task_queue, ignored)
 
@@ -550,16 +531,6 @@ def _select_model(config: Mapping[str, Any], model: str) -> dict[str, Any]:
     return {"agent": config["agent"]} if config.get("agent") else {"model": model}
 
 
-def _read_listed_model(ended: WorkflowExecutionDescription) -> dict[str, Any]:
-    """Read the same field of a session that has ended, as Temporal lists it; empty: its archive has to be read.
-
-    A session that continues has its configuration from its archive.
-    """
-    listed = {pair.key.name: pair.value for pair in ended.typed_search_attributes}
-    names = {"agent": listed.get("ClewAgent"), "model": listed.get("ClewModel")}
-    return next(({name: value} for name, value in names.items() if value), {})
-
-
 # Start a session's workflow, also one that has ended.
 
 
@@ -599,34 +570,24 @@ async def start_session(
     return has_started(handle)
 
 
-async def start_or_resume(
-    client: Client,
-    session_id: str,
-    config: SessionConfig,
-    task_queue: str,
-    ended: WorkflowExecutionDescription | None = None,
-) -> bool:
+async def start_or_resume(client: Client, session_id: str, config: SessionConfig, task_queue: str) -> bool:
     """Start a session, or continue it from its archive. Returns whether it is new.
-
-    `ended`: its newest workflow run, if it has just been found that this one has ended.
 
     Raises:
         Interrupted: The session was terminated or timed out: its workflow could not archive its last entries.
         ServerUnreachable: No server answers.
     """
     try:
-        if ended is None:
-            try:
-                reuse = WorkflowIDReusePolicy.REJECT_DUPLICATE
-                return await start_session(client, session_id, config, task_queue, reuse)
-            except WorkflowAlreadyStartedError:
-                ended = await client.get_workflow_handle(session_id).describe()
-        if ended.workflow_type == DELETED_WORKFLOW:
-            return await start_session(client, session_id, config, task_queue)
-        if ended.status in INTERRUPTED:
-            raise make_interrupted(session_id)
-        await start_session(client, session_id, config, task_queue, after=ended.run_id)
-        return False
+        try:
+            return await start_session(client, session_id, config, task_queue, WorkflowIDReusePolicy.REJECT_DUPLICATE)
+        except WorkflowAlreadyStartedError:
+            ended = await client.get_workflow_handle(session_id).describe()
+            if ended.workflow_type == DELETED_WORKFLOW:
+                return await start_session(client, session_id, config, task_queue)
+            if ended.status in INTERRUPTED:
+                raise make_interrupted(session_id) from None
+            await start_session(client, session_id, config, task_queue, after=ended.run_id)
+            return False
     except RPCError as error:
         raise translate_error(error, session_id) from error
 

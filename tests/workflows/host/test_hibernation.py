@@ -10,7 +10,6 @@ import pytest
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
-from bench.streaming import count_calls
 from clew import Clew, Closed, Session
 from clew.errors import ArchiveUnavailable, Interrupted, ThreadMismatch
 from clew.local import Reply
@@ -184,10 +183,7 @@ async def test_a_session_that_idles_hibernates_by_itself(stack: Stack, clew: Cle
     await session.ask("one")
     await session._handle.workflow.result()
     assert (await session.status()).closed
-    with count_calls(clew.temporal) as calls:
-        again = await clew.open(session.id)
-    # The server's list has its model: no workflow reads the archive for it.
-    assert calls == {"query_workflow": 1, "describe_workflow_execution": 1, "start_workflow_execution": 1}
+    again = await clew.open(session.id)
     assert await again.ask("two") == "fine"
     turn = ["ai_message", "ai_message", "run"]
     entries = await again.entries()
