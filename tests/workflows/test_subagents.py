@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -253,13 +252,13 @@ async def test_a_subagent_has_the_time_that_its_parent_has_left(stack: Stack) ->
     """In whole seconds. After that its parent is told that it timed out."""
     clew = make_client(stack)
     helper = Agent("helper", model=stack.add_model(lambda _body: Reply(hangs=True)))
-    boss = Agent("boss", model=stack.add_model(delegate("one")), tools=[helper.as_tool()], request_timeout_seconds=5)
+    boss = Agent("boss", model=stack.add_model(delegate("one")), tools=[helper.as_tool()], request_timeout_seconds=2)
     async with run_deployment(stack, clew, boss):
         session = await clew.open(make_id(), agent="boss")
         await (await session.message("go")).result()
         (result,) = await read_results(session)
         assert result["content"] == "error: the subagent failed: timeout"
-        assert re.match("no answer within [1-4] seconds", result["problem"])
+        assert result["problem"].startswith("no answer within 1 seconds")
         await assert_no_harm(clew, session.id)
 
 

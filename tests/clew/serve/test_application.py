@@ -172,10 +172,10 @@ async def test_an_application_that_is_over_leaves_the_memory() -> None:
     """A process that makes one application after another holds none of those before."""
 
     async def use_one() -> weakref.ref[FastAPI]:
-        app = make_app(Keys([KEY]), clew=object())  # type: ignore[arg-type]
+        app = make_app(Keys([KEY]), settings=SETTINGS)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as http:
-            for path in ("/docs", "/openapi.json", "/health/live", "/v1/sessions"):
-                await http.get(path)
+            paths = "/docs", "/openapi.json", "/health/live", "/v1/sessions"
+            assert [(await http.get(path)).status_code for path in paths] == [200, 200, 200, 401]
         return weakref.ref(app)
 
     used = [await use_one() for _ in range(2)]

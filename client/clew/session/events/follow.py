@@ -224,10 +224,9 @@ async def wait_for_decision(
 
 
 async def _share_start(hub: Hub, request_id: str) -> int:
-    await hub.wait_until_prepared()
+    known = (await hub.wait_until_prepared()).status
     if (seq := hub.find_message(request_id)) is not None:
         return seq
-    known = hub.snapshot.status
     return await hub.share(("request", request_id), lambda: _find_start(hub.handle, request_id, known))
 
 
@@ -382,13 +381,14 @@ class Hub:
 
         return await self.share(query.model_dump_json(), read)
 
-    async def wait_until_prepared(self) -> None:
-        """Wait for a snapshot; a moment longer while the session is being prepared, before it decides anything."""
+    async def wait_until_prepared(self) -> Snapshot:
+        """Wait for a snapshot; a moment longer while the session is being prepared. Returns the newest one."""
         snapshot = await self.wait_for_snapshot()
         with suppress(TimeoutError):
             async with asyncio.timeout(PREPARING_SECONDS):
                 while snapshot.status and snapshot.status.status == "preparing":
                     snapshot = await self.wait_for_snapshot(snapshot)
+        return snapshot
 
     def find_message(self, request_id: str) -> int | None:
         """Find the seq of a request's message among the newest entries; None: it is not there."""
@@ -589,7 +589,7 @@ class Hub:
         Of calls that the live channel tells of they are read rarely: they say which attempts have failed. `begun`:
         the workflow run as it has just been described.
         """
-        described: Execution | None = begun
+        execution: Execution | None = begun
         while True:
             await called.wait()
             described_at = self._now()
@@ -600,8 +600,9 @@ class Hub:
                 if called.is_set() or not is_live or self._now() - described_at > LIVE_SECONDS:
                     called.clear()
                     described_at = self._now()
-                    described = described or await describe(self.handle, begun.run_id)
-                    pending, described = described.pending if described else (), None
+                    execution = execution or await describe(self.handle, begun.run_id)
+                    pending = execution.pending if execution else ()
+                    execution = None
                     started, read = list_started(pending), await read_flights(self.handle, pending)
                     if read != self._described:
                         self._described, changed_at = read, self._now()
